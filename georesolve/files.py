@@ -260,7 +260,7 @@ def plan(
         references=second.rows,
         invalid_observations=first.invalid_rows,
         invalid_references=second.invalid_rows,
-        result_rows=rows * match.k if sample.rows is None else sample.rows,
+        result_rows=rows * match.ranks if sample.rows is None else sample.rows,
         result_rows_spread=sample.spread or 0,
         columns=[
             *own,
@@ -293,7 +293,7 @@ def _job(
     match = options.match(*sets)
     check_match(*sets, match, options.on_invalid)
     job = Job("matches", folder, *match.in_order(*sets), match)
-    if obstacle := too_wide(job.observations.rows, job.options.k, job.widths()):
+    if obstacle := too_wide(job.observations.rows, job.options.ranks, job.widths()):
         raise CarriedTooLong(obstacle)
     return job
 
@@ -385,8 +385,8 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
         for chunk, batch in read(max(1, RESULT_ROWS // options.k // size) * size):
             rows = found(batch)
             for one in chunk.cut(size):
-                first = (one.start - chunk.start) * options.k
-                own = rows.slice(first, (one.stop - one.start) * options.k)
+                first = (one.start - chunk.start) * options.ranks
+                own = rows.slice(first, (one.stop - one.start) * options.ranks)
                 yield partial(carrying, one, own)
 
     def groups_of_pairs() -> Iterator[Callable[[], pa.Table]]:

@@ -223,7 +223,7 @@ class _Cudf(_Pandas):
         self, points: Points, search: Search, options: MatchOptions, progress: Progress | None
     ) -> Any:
         named = options.of_observations(points)
-        if options.question == "within":
+        if options.of_pairs:
             named.append(str(options.distance_m))
         elif search.device == "cuda" and points.lat in self._given.columns:
             return _on_gpu(self._given, points, search, options, progress)

@@ -45,6 +45,7 @@ class _Shared:
     reference_layer: str | None = None
     on_invalid: OnInvalid = "error"
     coordinates: Trust = "check"
+    summary: Any = None
 
     question: ClassVar[Question] = "nearest"
 
@@ -67,6 +68,21 @@ class _Shared:
                 raise InvalidOption(f"{name} must be names of columns, got {given!r}")
             # Each once, in the order that they were given.
             object.__setattr__(self, name, tuple(dict.fromkeys(map(str, names))))
+        self._settle_summary()
+
+    def _settle_summary(self) -> None:
+        if self.summary is None or self.summary == {}:
+            vars(self).update(summary={})
+            return
+        other = "observation_columns" if self._summed() == "observations" else "columns"
+        if getattr(self, other):
+            raise InvalidOption(f"{other} are of pairs, and a summary has none: leave one out")
+        vars(self).update(summary=_summary(self.summary), how="left")
+
+    def _summed(self) -> Role:
+        """The set of which a summary has columns."""
+        is_turned = getattr(self, "summary_by", "observation") == "reference"
+        return "observations" if is_turned else "references"
 
     def _refuse_unless_true_or_false(self, name: str) -> None:
         given = getattr(self, name)
@@ -94,9 +110,17 @@ class _Shared:
         return MatchOptions(**given)
 
     def kept(self, role: Role) -> list[str] | None:
-        """Columns that a result carries of a set; None for all."""
+        """Columns that a result carries of a set, or that it is made of; None for all."""
         names = self.columns if role == "references" else self.observation_columns
-        return None if names == EVERY else [*names]
+        if names == EVERY:
+            return None
+        distance = getattr(self, "distance_m", None) if role == "observations" else None
+        summed = [name for name, kinds in self.summary.items() if kinds != ("count",)]
+        return [
+            *names,
+            *([distance] if isinstance(distance, str) else []),
+            *(summed if role == self._summed() else []),
+        ]
 
     def reading(self, role: Role) -> Reading:
         """How to read one of the two tables."""
@@ -136,6 +160,10 @@ class Options(_Shared):
     coordinates
         ``check``: a table whose coordinates prove to be metres, radians or swapped is refused;
         ``trust``: they are degrees, whatever they look like.
+    summary
+        Instead of a row for each match one for each observation: ``{"count": True}`` for the number
+        of its references, ``{"size": ["sum", "mean", "min", "max"]}`` for what is made of a column
+        of them.
 
     Raises
     ------
@@ -172,11 +200,8 @@ class WithinOptions(_Shared):
     once
         Whether of a set against itself each pair is there once, with its lower row as the
         observation.
-    summary
-        Instead of pairs a row for each observation: ``{"count": True}`` for their number,
-        ``{"size": ["sum", "mean", "min", "max"]}`` for what is made of a column of the references.
     summary_by
-        ``reference`` for a row for each reference, and a column of the observations.
+        ``reference`` for a summary with a row for each reference, of the observations' columns.
 
     Raises
     ------
@@ -187,7 +212,6 @@ class WithinOptions(_Shared):
     distance_m: float | str
     how: How = "inner"
     once: bool = False
-    summary: Any = None
     summary_by: Literal["observation", "reference"] = "observation"
 
     question = "within"
@@ -201,31 +225,15 @@ class WithinOptions(_Shared):
             )
         self._refuse_unless_true_or_false("once")
         super().__post_init__()
-        by_reference = self.summary_by == "reference"
-        if self.summary is None or self.summary == {}:
-            if by_reference:
-                raise InvalidOption("summary_by is for a summary: give one, as {'count': True}")
-            vars(self).update(summary={})
+        if self.summary_by != "reference":
             return
-        other = "observation_columns" if by_reference else "columns"
-        if getattr(self, other):
-            raise InvalidOption(f"{other} are of pairs, and a summary has none: leave one out")
-        if by_reference and (self.once or isinstance(self.distance_m, str)):
+        if not self.summary:
+            raise InvalidOption("summary_by is for a summary: give one, as {'count': True}")
+        if self.once or isinstance(self.distance_m, str):
             raise InvalidOption(
                 "summary_by='reference' takes one distance for all, and not once: leave it out, or "
                 "give a number as distance_m"
             )
-        vars(self).update(summary=_summary(self.summary), how="left")
-
-    def kept(self, role: Role) -> list[str] | None:
-        """Columns that a result carries of a set, or that it is made of; None for all."""
-        names = super().kept(role)
-        if names is None:
-            return None
-        summed = "observations" if self.summary_by == "reference" else "references"
-        distance = [str(self.distance_m)] if role == "observations" else []
-        columns = [name for name, kinds in self.summary.items() if kinds != ("count",)]
-        return [*names, *distance, *(columns if role == summed else [])]
 
 
 def _summary(given: Any) -> dict[str, tuple[str, ...]]:

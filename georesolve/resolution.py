@@ -31,6 +31,7 @@ def nearest(
     exclude_self: bool = False,
     how: str = "left",
     columns: Sequence[str] | Literal["*"] | None = None,
+    summary: Mapping[str, Any] | None = None,
     device: DeviceChoice = "auto",
     progress: Progress | None = None,
     **options: Any,
@@ -55,6 +56,9 @@ def nearest(
     columns
         Columns of the references to carry into the result, as ``reference_<name>``; ``"*"`` for
         all. An id column is carried anyway.
+    summary
+        One row for every observation instead of k: ``{"count": True}`` for how many references
+        matched, ``{"size": ["sum", "mean", "min", "max"]}`` for what is made of a column of them.
     device
         ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one. An `Index` is searched on the
         device that it was made for: another one is refused.
@@ -72,7 +76,9 @@ def nearest(
         for a path an Arrow table. Its columns are those of the service: `observation` (row
         from 0), `rank` (for k > 1), `reference` (row, missing where there is none; -1 in arrays),
         `distance_m`, `status`, and what is carried. A GeoDataFrame has the points of the
-        observations as its geometry.
+        observations as its geometry. A summary has the columns `observation`, `count`, `size_sum`
+        and so on, `status`, and what is carried of the observations. Its sums are exact, and
+        missing values left out: of none the sum is 0, and all else is missing.
 
     Raises
     ------
@@ -99,6 +105,7 @@ def nearest(
         exclude_self=exclude_self,
         how=how,
         columns=() if columns is None else columns,
+        summary=summary,
         **options,
     )
     return _resolved(observations, references, asked, device, progress)
@@ -125,7 +132,7 @@ def within(
 
     Parameters
     ----------
-    observations, references, columns, device, progress, **options
+    observations, references, columns, summary, device, progress, **options
         As for `nearest`.
     distance_m
         Metres; a reference at that distance matches. Or the name of a column of the observations,
@@ -136,19 +143,14 @@ def within(
         Whether of a set against itself each pair is there once, the lower row as the observation.
     how
         ``inner``: a row for every pair; ``left``: and one for every observation without a pair.
-    summary
-        A row for every observation instead: ``{"count": True}`` for how many references it has,
-        ``{"size": ["sum", "mean", "min", "max"]}`` for what is made of a column of them.
     summary_by
-        ``reference`` for a row for every reference, and of columns of the observations.
+        ``reference`` for a summary with a row for every reference, of the observations' columns.
 
     Returns
     -------
     pairs
         A table as that of `nearest`: for each observation its references, nearest first, equal
-        ones by row. A summary has the columns `observation` (or `reference`), `count`, `size_sum`
-        and so on, `status`, and what is carried of that set. Sums are exact, and missing values
-        left out: of none the sum is 0, and all else is missing.
+        ones by row.
 
     Raises
     ------

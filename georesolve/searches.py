@@ -88,8 +88,8 @@ class Search:
         )
 
     def within(self, options: MatchOptions) -> Within:
-        """What finds all references within a distance."""
-        if not self.index.whole:
+        """What finds pairs: all references within a distance, or the nearest for a summary."""
+        if options.question == "within" and not self.index.whole:
             # It lacks some of the references at one place.
             degrees = self.on_device(self.references.lat_deg, self.references.lon_deg)
             self.index = kernels.build_index(*degrees, copies=True)
@@ -104,7 +104,7 @@ class Search:
 
     def found(self, batch: Batch, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:
         """The rows of a result for some observations, and how many there are by status."""
-        if options.question == "within":
+        if options.of_pairs:
             return self.within(options).found(batch)
         lat_deg, lon_deg, first_row, _ = batch
         valid, n_valid = valid_rows(lat_deg, lon_deg), self.references.valid_rows

@@ -45,6 +45,7 @@ class MatchOptions(Columns, total=False):
     algorithm: Literal["auto", "tree", "brute"]
     how: Literal["left", "inner"]
     columns: Sequence[str]
+    summary: Mapping[str, Any] | None
     observation_columns: Sequence[str]
     observation_lat: str | None
     observation_lon: str | None
@@ -63,7 +64,6 @@ class JobOptions(MatchOptions, total=False):
     question: Literal["nearest", "within"]
     distance_m: float | str
     once: bool
-    summary: Mapping[str, Any] | None
     summary_by: Literal["observation", "reference"]
 
 

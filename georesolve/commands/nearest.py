@@ -20,7 +20,7 @@ from georesolve.intake.columns import EVERY
 if TYPE_CHECKING:
     from georesolve.files import Summary
     from georesolve.intake.columns import Role
-    from georesolve.options import Options
+    from georesolve.options import Options, WithinOptions
 
 EXIT_CODES = """\
 exit codes:
@@ -107,6 +107,10 @@ def add_shared(parser: argparse.ArgumentParser, match: Any) -> None:
     match("--columns", type=_names, default=(), metavar="A,B", help=carry)
     carry = "observation columns to carry"
     match("--observation-columns", type=_names, default=(), metavar="A,B", help=carry)
+    count = "a row for every observation: how many references match it"
+    match("--count", action="store_true", help=count)
+    of_column = "likewise, what is made of a column of these: sum, mean, min, max"
+    match("--summary", action="append", default=[], metavar="COLUMN:KIND,...", help=of_column)
     search = "how to search: the answer is the same"
     match("--algorithm", choices=("auto", "tree", "brute"), default="auto", help=search)
     where = "where to search; auto: on a GPU where there is one"
@@ -201,8 +205,17 @@ def _names(given: str) -> tuple[str, ...] | Literal["*"]:
 def _options(given: argparse.Namespace) -> "Options":
     from georesolve.options import Options
 
-    # They are called alike.
-    return Options(**{one.name: getattr(given, one.name) for one in fields(Options)})
+    return Options(**said(given, Options))
+
+
+def said(given: argparse.Namespace, options: type["Options | WithinOptions"]) -> dict[str, Any]:
+    """What the command line says of the fields of these options, which are called alike."""
+    summary: dict[str, Any] = {"count": ["count"]} if given.count else {}
+    for column, _, kinds in (one.rpartition(":") for one in given.summary):
+        name = column or kinds
+        summary[name] = [*summary.get(name, []), *kinds.split(",")]
+    found = {one.name: getattr(given, one.name) for one in fields(options)}
+    return found | {"summary": summary or None}
 
 
 def _resolve(given: argparse.Namespace) -> None:

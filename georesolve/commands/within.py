@@ -1,10 +1,9 @@
 """`georesolve within`: files in, a file of all references within a distance out."""
 
 import argparse
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from georesolve.commands.nearest import EXIT_CODES, MATCHED, add_command, add_shared, metres
+from georesolve.commands.nearest import EXIT_CODES, MATCHED, add_command, add_shared, metres, said
 
 if TYPE_CHECKING:
     from georesolve.options import WithinOptions
@@ -38,13 +37,9 @@ def add_to(commands: Any) -> None:
     match("--once", action="store_true", help=both)
     alone = "left: also a row for every observation without a reference"
     match("--how", choices=("left", "inner"), default="inner", help=alone)
-    count = "no pairs: for every observation how many there are"
-    match("--count", action="store_true", help=count)
-    of_column = "likewise, what is made of a column of the references: sum, mean, min, max"
-    match("--summary", action="append", default=[], metavar="COLUMN:KIND,...", help=of_column)
+    add_shared(parser, match)
     by = "reference: a row for every reference, of columns of the observations"
     match("--summary-by", choices=("observation", "reference"), default="observation", help=by)
-    add_shared(parser, match)
     parser.set_defaults(options=_options)
 
 
@@ -56,10 +51,4 @@ def _distance(text: str) -> float | str:
 def _options(given: argparse.Namespace) -> "WithinOptions":
     from georesolve.options import WithinOptions
 
-    summary: dict[str, Any] = {"count": ["count"]} if given.count else {}
-    for column, _, kinds in (one.rpartition(":") for one in given.summary):
-        name = column or kinds
-        summary[name] = [*summary.get(name, []), *kinds.split(",")]
-    given.summary = summary or None
-    # They are called alike.
-    return WithinOptions(**{one.name: getattr(given, one.name) for one in fields(WithinOptions)})
+    return WithinOptions(**said(given, WithinOptions))

@@ -7,6 +7,7 @@ import io
 import logging
 import threading
 import time
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -91,7 +92,7 @@ def is_quick(observations: Dataset, references: Dataset, options: MatchOptions) 
     """Whether a job is answered in some milliseconds, and all that it needs is in memory."""
     rate = rows_a_second(references.rows, options, "cpu")
     return (
-        options.question == "nearest"
+        not options.of_pairs
         and isinstance(observations.file, InMemory)
         and observations.rows * options.k <= _QUICK_ROWS
         and observations.rows <= _QUICK_SECONDS * rate
@@ -126,8 +127,8 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
     try:
         # As many cores as it is worth.
         allowed.threads = min(most_threads, max(1, int(seconds / _SECONDS_A_CORE)))
-        if options.question == "within":
-            rows, counts = _within(job, chunk)
+        if options.of_pairs:
+            rows, counts = _of_pairs(job, chunk, most_steps)
         else:
             answer = search(references, lat_deg, lon_deg, options, most_steps=most_steps)
             valid = _valid(job.observations, lat_deg, lon_deg)
@@ -149,8 +150,11 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
         raise NotAtHand(str(error)) from error
 
 
-def _within(job: Job, chunk: Chunk) -> tuple[pa.Table, dict[str, int]]:
-    within, (batch, _) = within_of(job), batch_of(job, chunk)
+def _of_pairs(job: Job, chunk: Chunk, most_steps: int) -> tuple[pa.Table, dict[str, int]]:
+    within = replace(within_of(job), most_steps=most_steps)
+    batch, _ = batch_of(job, chunk)
+    if job.options.question == "nearest":
+        return within.found(batch)
     n_pairs, most = int(within.counts(batch).sum()), min(ROW_GROUP, rows_a_group(job))
     if n_pairs > most:
         raise NotAtHand(f"{n_pairs} pairs are more than the limit of {most} without a job")

@@ -86,18 +86,19 @@ def size_of_dataset(dataset: Dataset, names: list[str]) -> Size:
 
 def obstacle(observations: Size, references: Size, options: MatchOptions) -> str | None:
     """Why a job cannot carry what it should, if so."""
-    return too_wide(observations.rows, options.k, Carried(observations.width, references.width))
+    return too_wide(observations.rows, options.ranks, Carried(observations.width, references.width))
 
 
 def result_bytes(
     observations: Size, references: Size, options: MatchOptions, rows: int | None = None
 ) -> int:
     """Bytes of a result in which every observation has its row, or of so many pairs."""
-    rows = observations.rows * options.k if rows is None else rows
+    rows = observations.rows * options.ranks if rows is None else rows
     carried = Carried(observations.width, references.width)
-    groups = -(-rows // (options.k * observations_a_group(options.k, carried)))
+    ranks = options.ranks
+    groups = -(-rows // (ranks * observations_a_group(ranks, carried)))
     # A difference of two of so many numbers, its sign included.
-    bits = references.rows.bit_length() + 1 + (options.k.bit_length() + 1 if options.k > 1 else 0)
+    bits = references.rows.bit_length() + 1 + (ranks.bit_length() + 1 if ranks > 1 else 0)
     own = rows * (_DISTANCE_BYTES + bits / 8)
     # What is repeated for each rank takes hardly more than once.
     share = min(1.0, rows / max(1, observations.rows))
@@ -154,7 +155,7 @@ def _planned(
     rows: int | None = None,
 ) -> _Planned:
     """The plan of a job, and how long it takes by the rates once it has a free place."""
-    each = options.k if rows is None else rows / max(1, n_observations)
+    each = options.ranks if rows is None else rows / max(1, n_observations)
     n_workers = max(1, n_workers)
     sizes = n_observations, n_references
     starts = chunk_starts(*sizes, options, device, n_workers, carried, compared)
@@ -221,7 +222,7 @@ def estimate(
     n_references = min(references.rows, capacity.references_at_once)
     n_observations = planned.largest_chunk * CHUNKS_IN_HAND[device]
     return Estimate(
-        rows=observations.rows * options.k if n_pairs is None else n_pairs,
+        rows=observations.rows * options.ranks if n_pairs is None else n_pairs,
         chunks=planned.chunks,
         bytes_in=observations.size_bytes + references.size_bytes,
         bytes_out=result_bytes(observations, references, options, n_pairs),

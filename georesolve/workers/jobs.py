@@ -64,9 +64,8 @@ class MatchOptions:
     summary: dict[str, tuple[str, ...]] | None = field(
         default=None,
         metadata=_about(
-            "instead of pairs a row an observation: their count, and sum, mean, min or max of "
-            "columns of the references; a JSON object",
-            of="within",
+            "a row an observation: how many references match it, and sum, mean, min or max of "
+            "columns of them; a JSON object"
         ),
     )
     summary_by: Literal["observation", "reference"] = field(
@@ -101,6 +100,16 @@ class MatchOptions:
     def has_pairs(self) -> bool:
         """Whether the result has a row for each pair: as many as there are, not k."""
         return self.question == "within" and not self.summary
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether rows are pairs, or are made of them, and are not the ranks of observations."""
+        return self.question == "within" or bool(self.summary)
+
+    @property
+    def ranks(self) -> int:
+        """Rows that an observation has in a result, unless it is one of pairs."""
+        return 1 if self.summary else self.k
 
     @property
     def made(self) -> list[str]:
@@ -138,7 +147,7 @@ class MatchOptions:
 
     def told(self) -> dict[str, Any]:
         """What results say of them: not the algorithm, which does not change the answer."""
-        left_out = {"algorithm", "question"} | {
+        left_out = {"algorithm", "question", *(() if self.of_pairs else ("summary",))} | {
             one.name
             for one in fields(self)
             if one.metadata.get("of", self.question) != self.question

@@ -100,7 +100,7 @@ def with_carried(
     the observations from `first_row` on, `references` names and columns of the references.
     """
     own = options.summary_by
-    if observations.num_columns and (options.k > 1 or options.question == "within"):
+    if observations.num_columns and (options.ranks > 1 or options.has_pairs):
         observations = observations.take(rows[own].to_numpy() - first_row)
     for name in observations.column_names:
         rows = rows.append_column(f"{own}_{name}", observations[name])

@@ -39,10 +39,12 @@ def within_of(job: Job) -> Within:
     references = job.references
     if len(pieces(references)) > 1:
         raise InvalidInput(
-            f"references: {references.rows} are more than a worker searches at once, as all within "
-            "a distance are: give workers more memory, or split the references"
+            f"references: {references.rows} are more than a worker searches at once, as pairs and "
+            "summaries need: give workers more memory, or split the references"
         )
-    index = resident_index(references, (0, references.rows), job.indexes, copies=True)
+    index = resident_index(
+        references, (0, references.rows), job.indexes, copies=job.options.question == "within"
+    )
     column = partial(resident_column, references)
     return Within(index, job.options, references.valid_rows, lambda name: column(name).values)
 

@@ -100,8 +100,8 @@ def resolve_run(run: pd.DataFrame, job: Job, resolve: Resolve) -> pd.DataFrame:
 def resolve(chunk: Chunk, job: Job) -> Told:
     """Find the nearest references of every observation of a chunk, or all within a distance."""
     told, options = Told(), job.options
-    if options.question == "within":
-        return _within(chunk, job, told)
+    if options.of_pairs:
+        return _of_pairs(chunk, job, told)
     with told.stage("read"):
         frame, told.evidence = read_points(job.observations, *chunk)
         lat_deg, lon_deg = (
@@ -122,7 +122,7 @@ def resolve(chunk: Chunk, job: Job) -> Told:
     return told
 
 
-def _within(chunk: Chunk, job: Job, told: Told) -> Told:
+def _of_pairs(chunk: Chunk, job: Job, told: Told) -> Told:
     with told.stage("index"):
         within = within_of(job)
     if job.options.has_pairs:
@@ -189,8 +189,8 @@ def write_part(chunk: Chunk, told: Told, job: Job) -> bool:
 
 
 def _encode(job: Job, chunk: Chunk, rows: pa.Table, read: Reader, group: Chunk) -> Encoded:
-    k = job.options.k
-    own = rows.slice((group.start - chunk.start) * k, (group.stop - group.start) * k)
+    ranks = job.options.ranks
+    own = rows.slice((group.start - chunk.start) * ranks, (group.stop - group.start) * ranks)
     with carried(job, group, own, read) as table:
         return encode(table)
 

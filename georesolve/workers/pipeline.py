@@ -105,7 +105,7 @@ def run(
     ClusterLost, SourceFailed and InvalidInput.
     """
     carried = job.widths()
-    if obstacle := too_wide(job.observations.rows, job.options.k, carried):
+    if obstacle := too_wide(job.observations.rows, job.options.ranks, carried):
         raise CarriedTooLong(obstacle)
     if job.output and not job.records.is_made():
         # Of another job, or of others: what lies there is not removed when this job fails.

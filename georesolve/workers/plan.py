@@ -99,7 +99,7 @@ def rows_a_group(job: Job) -> int:
     """What makes a row group of a job's result: so many pairs, or the rows of observations."""
     carried = job.widths()
     if not job.options.has_pairs:
-        return observations_a_group(job.options.k, carried)
+        return observations_a_group(job.options.ranks, carried)
     size, each = PAIR_ROW_GROUP, carried.observations.row + carried.references.row
     while size > _FEWEST_ROWS and size * each > _GROUP_BYTES:
         size //= 2
@@ -195,11 +195,11 @@ def chunk_starts(
     """
     rate = rows_a_second(n_references, options, device, compared)
     most = min(_LARGEST_CHUNK[device], _MOST_ROWS // options.k, int(_CHUNK_SECONDS * rate))
-    group = observations_a_group(options.k, carried)
+    group = observations_a_group(options.ranks, carried)
     size = min(most, -(-n_observations // (_CHUNKS_A_WORKER[device] * n_workers)))
     size = max(_SMALLEST_CHUNK, size)
     grain = max(ROW_GROUP, group)
-    if group < observations_a_group(options.k):
+    if group < observations_a_group(options.ranks):
         size = min(group, max(_SMALLEST_CHUNK, most))
     elif size >= grain // 2:
         size = max(1, round(size / grain)) * grain

@@ -1,4 +1,7 @@
-"""All references within a distance of observations: how many, which, and what is made of them."""
+"""References of observations as pairs: how many, which, and what is made of them.
+
+They are all within a distance, or the nearest ones of a summary.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -51,30 +54,44 @@ class Within:
     """References that observations may be near, and how they are matched.
 
     The index is whole, `n_valid` references are valid, and `column` gives one of theirs by its
-    name. What is found lies on the host.
+    name. What is found lies on the host; a search of the nearest may take `most_steps`.
     """
 
     index: kernels.ReferenceIndex
     options: MatchOptions
     n_valid: int
     column: Callable[[str], pa.ChunkedArray]
+    most_steps: int | None = None
 
     def pairs(self, batch: Batch) -> kernels.Pairs:
         """The pairs of some observations."""
-        found = kernels.within(**self._asked(batch))
-        return kernels.Pairs(*map(backend_on(self.index.device).to_host, found))
+        to_host, asked = backend_on(self.index.device).to_host, self._asked(batch)
+        if self.options.question == "within":
+            return kernels.Pairs(*map(to_host, kernels.within(**asked)))
+        reference, distance_m = map(to_host, kernels.nearest(**asked))
+        is_found = reference >= 0
+        each = is_found.reshape(-1, self.options.k).sum(axis=1)
+        starts = np.concatenate([[0], np.cumsum(each)])
+        return kernels.Pairs(starts, reference[is_found], distance_m[is_found])
 
     def counts(self, batch: Batch) -> np.ndarray:
         """How many pairs each of some observations has."""
+        if self.options.question == "nearest":
+            return np.diff(self.pairs(batch).starts)
         return backend_on(self.index.device).to_host(kernels.count_within(**self._asked(batch)))
 
     def _asked(self, batch: Batch) -> dict[str, Any]:
-        to_device, asked = backend_on(self.index.device).to_device, batch._asdict()
+        names = ["exclude_self", "algorithm"]
+        asked = {"index": self.index, **batch._asdict()}
+        if self.options.question == "within":
+            names.append("once")
+        else:
+            names += ["k", "max_distance_m"]
+            del asked["distance_m"]
+            asked["most_steps"] = self.most_steps
+        to_device = backend_on(self.index.device).to_device
         arrays = {name: to_device(one) for name, one in asked.items() if np.ndim(one)}
-        named = {
-            name: getattr(self.options, name) for name in ("exclude_self", "once", "algorithm")
-        }
-        return {"index": self.index, **asked, **arrays, **named}
+        return asked | arrays | {name: getattr(self.options, name) for name in names}
 
     def parts(self, batch: Batch, most: int) -> Iterator[Batch]:
         """A batch in parts of so many pairs, and no more observations: they are counted first."""
@@ -86,26 +103,31 @@ class Within:
         # Those of a GPU come from it, unless all are valid.
         valid = valid if isinstance(valid, np.ndarray) else valid.get()
         chunk = Chunk(batch.first_row, batch.first_row + valid.size)
-        found = self.pairs(batch) if self.options.has_pairs else None
+        # Those of all within a distance may be too many to hold, and are counted without them.
+        is_counted = self.options.question == "within" and bool(self.options.summary)
+        found = None if is_counted else self.pairs(batch)
         each = self.counts(batch) if found is None else np.diff(found.starts)
         status, counts = of_each(each, valid, self.n_valid, self.options)
-        if found is not None:
+        if found is not None and self.options.has_pairs:
             # An observation without a pair counts once.
             counts["matched"] = found.reference.size
             return pairs(chunk, found, status, self.options.how), counts
         made: dict[str, Any] = {self.options.summary_by: pa.array(np.arange(*chunk))}
-        made |= self._summary(batch, each, valid)
+        made |= self._summary(batch, each, valid, found)
         return pa.table({**made, "status": named(status)}), counts
 
-    def _summary(self, batch: Batch, each: np.ndarray, valid: np.ndarray) -> dict[str, Any]:
-        """The columns of a summary, made of pairs that are let go of again."""
+    def _summary(
+        self, batch: Batch, each: np.ndarray, valid: np.ndarray, all_pairs: kernels.Pairs | None
+    ) -> dict[str, Any]:
+        """The columns of a summary, of pairs that are made for it and let go of, or are there."""
         made: dict[str, list[pa.Array]] = {
             name: [pa.array(each, mask=~valid)] if name == "count" else []
             for name in self.options.made
         }
         values = {name: summed(self.column(name), name) for name in self.options.summarised}
-        for start, stop in cut_by(each, MADE_PAIRS) if values else ():
-            found = self.pairs(batch.rows(start, stop))
+        parts = cut_by(each, MADE_PAIRS) if all_pairs is None else [(0, each.size)]
+        for start, stop in parts if values else ():
+            found = all_pairs or self.pairs(batch.rows(start, stop))
             for name, kinds in self.options.summarised.items():
                 try:
                     of_part = summarised(values[name], kinds, found, valid[start:stop])

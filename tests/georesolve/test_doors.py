@@ -5,6 +5,7 @@ What is compared is made on the CPU; the doors are tried on the device of the ru
 
 import json
 from dataclasses import fields
+from fractions import Fraction
 from typing import get_args, get_type_hints
 
 import numpy as np
@@ -65,8 +66,9 @@ def test_what_is_left_unsaid_is_the_same_by_every_door():
     theirs = {one.name: one.default for one in fields(MatchOptions) if one.name in options}
     assert theirs.items() <= options.items()
     page = (ROOT / "georesolve/service/page/static/options.js").read_text()
-    # Columns to carry are picked from those of the files.
-    assert not [name for name in theirs if f'"{name}"' not in page and "columns" not in name]
+    # Columns are picked from those of the files.
+    theirs = {name for name in theirs if "columns" not in name and name != "summary"}
+    assert not [name for name in theirs if f'"{name}"' not in page]
 
 
 @pytest.mark.parametrize("match", MATCHES)
@@ -111,6 +113,47 @@ def test_every_door_gives_the_same_bytes(service, device, tmp_path, capsys, name
         missing = {"reference": -1, "distance_m": np.nan}.get(column, 0)
         assert arrays[column].tobytes() == np.array(table[column].fill_null(missing)).tobytes()
     assert arrays["status"].tolist() == table["status"].to_pylist()
+
+
+@pytest.mark.parametrize("k", [1, 5])
+@pytest.mark.parametrize("name", ["uniform", "few references", "NaN", "only NaN", "duplicates"])
+def test_a_summary_of_the_nearest_is_the_same_by_every_door(service, device, tmp_path, name, k):
+    (lat, lon), observations = SETS[name]
+    options = {"k": k, "max_distance_m": 2e6, **AS_THEY_ARE}
+    summary = {"count": True, "size": ["sum", "mean", "min", "max"], "whole": ["sum"]}
+    sizes = np.random.default_rng(3).normal(size=lat.size) * 1e3
+    of = {"lat": lat, "lon": lon, "size": sizes, "whole": np.arange(lat.size) - 7}
+    sets = tmp_path / "observations.parquet", tmp_path / "references.parquet"
+    pq.write_table(pa.table(dict(zip(("lat", "lon"), observations, strict=True))), sets[0])
+    pq.write_table(pa.table(of), sets[1])
+    out = tmp_path / "out.parquet"
+    flags_of = ["--count", "--summary", "size:sum,mean,min,max", "--summary", "whole:sum"]
+    command = ["nearest", *map(str, sets), "-o", str(out), "--quiet", "--device", device]
+
+    assert commands.main([*command, *flags(options), *flags_of]) == 0
+    sent = {path.stem: path.read_bytes() for path in sets}
+    asked = {**options, "summary": json.dumps(summary)}
+    answer = service.post("/resolve", files=sent, params=asked).raise_for_status()
+    in_process = georesolve.nearest(*sets, device=device, summary=summary, **options)
+
+    assert answer.content == out.read_bytes()
+    table = pq.read_table(out).replace_schema_metadata()
+    assert in_process.combine_chunks().equals(table.combine_chunks())
+    found = georesolve.nearest(
+        *sets, device="cpu", **options, columns=["size", "whole"]
+    ).to_pylist()
+    for row in table.to_pylist():
+        own = [one for one in found[row["observation"] * k :][:k] if one["reference"] is not None]
+        sizes_of = [one["reference_size"] for one in own]
+        total = float(sum(map(Fraction, sizes_of)))
+        invalid = row["status"] == "invalid_coordinate"
+        assert row["count"] == (None if invalid else len(own))
+        assert row["size_sum"] == (None if invalid else total)
+        assert row["size_mean"] == (total / len(own) if own else None)
+        assert row["size_min"] == min(sizes_of, default=None)
+        assert row["size_max"] == max(sizes_of, default=None)
+        assert row["whole_sum"] == (None if invalid else sum(o["reference_whole"] for o in own))
+        assert row["status"] == found[row["observation"] * k]["status"]
 
 
 EQUAL = [

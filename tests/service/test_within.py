@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from georesolve import files
-from georesolve.options import WithinOptions
+from georesolve.options import Options, WithinOptions
 from tests.conftest import finished, points, running_service
 from tests.service.test_jobs import parquet
 
@@ -21,6 +21,7 @@ ASKED = {
     "left": {"distance_m": "radius", "how": "left"},
     "sums": {"distance_m": 5e5, "summary": {"count": True, "size": ["sum", "max"]}},
     "by reference": {"distance_m": 5e5, "summary": {"count": True}, "summary_by": "reference"},
+    "of the nearest": {"k": 3, "max_distance_m": 2e6, "summary": {"size": ["sum", "min"]}},
 }
 ASYNC = {"Prefer": "respond-async"}
 WITHIN = "/processes/within/execution"
@@ -37,7 +38,8 @@ def expected(tmp_path, **asked):
     paths = [tmp_path / f"{role}.parquet" for role in SETS]
     for path, table in zip(paths, SETS.values(), strict=True):
         pq.write_table(table, path)
-    files.resolve(*paths, tmp_path / "out.parquet", WithinOptions(**asked), device="cpu")
+    options = (WithinOptions if "distance_m" in asked else Options)(**asked)
+    files.resolve(*paths, tmp_path / "out.parquet", options, device="cpu")
     return (tmp_path / "out.parquet").read_bytes()
 
 
@@ -50,18 +52,20 @@ def texts(asked):
 def test_the_bytes_are_those_of_files(service, ids, tmp_path, asked):
     options = ASKED[asked]
     wanted = expected(tmp_path, **options)
-    form = {"question": "within", **texts(options)}
+    question = "within" if "distance_m" in options else "nearest"
+    form = {"question": question, **texts(options)}
     assert service.post("/resolve", files=SENT, params=form).content == wanted
     in_form = service.post("/resolve", files=SENT, data=form)
     assert in_form.content == wanted
-    answer = service.post(WITHIN, json={"inputs": {**ids, **options}}, headers=ASYNC)
+    url = f"/processes/{question}/execution"
+    answer = service.post(url, json={"inputs": {**ids, **options}}, headers=ASYNC)
     location = answer.headers["Location"]
     info = finished(service, location)
-    assert (info["status"], info["processID"]) == ("successful", "within")
+    assert (info["status"], info["processID"]) == ("successful", question)
     assert info["rows_done"] == info["rows"]
     assert service.get(f"{location}/results/matches.parquet").content == wanted
     report = service.get(f"{location}/report").json()
-    assert report["options"]["distance_m"] == options["distance_m"]
+    assert report["options"].get("distance_m") == options.get("distance_m")
     assert report["verification"]["observations"] > 0
     rows = service.get(f"{location}/results/matches.json").json()
     assert len(rows) == report["rows"]
@@ -94,7 +98,7 @@ def test_a_set_against_itself(service, ids):
     ("asked", "refusal"),
     [
         ({"distance_m": 5}, "/query/distance_m: is for question=within: leave it out"),
-        ({"summary": '{"count": true}'}, "/query/summary: is for question=within"),
+        ({"summary_by": "reference"}, "/query/summary_by: is for question=within"),
         ({"question": "within"}, "or the name of a column of the observations, got None"),
         ({"question": "within", "distance_m": 5, "k": 2}, "/query/k: is for question=nearest"),
         ({"question": "within", "distance_m": -5}, "a finite number of metres, 0 or more"),

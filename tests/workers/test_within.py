@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from georesolve import files
-from georesolve.options import WithinOptions
+from georesolve.options import Options, WithinOptions
 from georesolve.workers.jobs import Job
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.pipeline import JobCancelled, run
@@ -28,7 +28,12 @@ ASKED = {
     "few": {"distance_m": 20_000.0, "observation_columns": ("radius",)},
     "none": {"distance_m": 0.0},
     "counts": {"distance_m": 3e6, "summary": {"count": True}},
+    "of the nearest": {"k": 7, "max_distance_m": 1e6, "summary": {"count": True}},
 }
+
+
+def asked_for(**options):
+    return (WithinOptions if "distance_m" in options else Options)(on_invalid="null", **options)
 
 
 @pytest.fixture
@@ -41,7 +46,7 @@ def make_job(tmp_path):
             store_points(table, tmp_path / f"{role}-{number}.parquet")
             for role, table in (("observations", observations), ("references", references))
         ]
-        asked = WithinOptions(on_invalid="null", **options)
+        asked = asked_for(**options)
         folder = tmp_path / f"job-{number}"
         job = Job(f"{tmp_path.name}-{number}", folder, *sets, asked.match(*sets))
         made.append(job)
@@ -60,7 +65,7 @@ def by_command(tmp_path, observations, references, **options):
     for path, table in zip(paths, (observations, references), strict=True):
         pq.write_table(table, path)
     out = tmp_path / "out.parquet"
-    asked = WithinOptions(on_invalid="null", **options)
+    asked = asked_for(**options)
     summary = files.resolve(*paths, out, asked, device="cpu")
     return out.read_bytes(), summary.counts
 

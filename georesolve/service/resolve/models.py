@@ -26,7 +26,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from georesolve.intake.addresses import LONGEST, is_href
 from georesolve.intake.columns import EVERY, LONGEST_NAME, PREFIXES, Reading, Role, reading_for
 from georesolve.intake.representations import FORMATS, LINES
-from georesolve.options import WithinOptions
+from georesolve.options import Options, WithinOptions
 from georesolve.service import errors
 from georesolve.service.http.parameters import LISTS, Parameters
 from georesolve.service.receiving.models import ColumnName, FeatureCollection, TableParameters
@@ -41,7 +41,11 @@ _MOST_ROWS = 1 << 40
 _OPTIONS = {one.name: one for one in fields(MatchOptions)}
 QUESTION_OF = {name: one.metadata["of"] for name, one in _OPTIONS.items() if "of" in one.metadata}
 """Options of one question alone."""
-_WITHIN = {one.name for one in fields(WithinOptions)} & _OPTIONS.keys()
+_CHECKED: dict[Question, tuple[Any, dict[str, Any]]] = {
+    "nearest": (Options, {}),
+    "within": (WithinOptions, {"distance_m": None}),
+}
+"""What checks the options of a question, and what it must be told at least."""
 
 
 class Arrays(NamedTuple):
@@ -273,10 +277,12 @@ class MatchParameters(TableParameters):
         for name, of in (("columns", references), ("observation_columns", observations)):
             every = of.columns if of else ()
             given[name] = every if given[name] == EVERY else tuple(given[name])
-        if self.question == "within":
-            own = {name: given[name] for name in self.model_fields_set & _WITHIN}
-            checked = vars(WithinOptions(**{"distance_m": None, **own}))
-            given |= {name: checked[name] for name in _WITHIN}
+        if self.question == "within" or given["summary"]:
+            kind, required = _CHECKED[self.question]
+            names = {one.name for one in fields(kind)} & _OPTIONS.keys()
+            own = {name: given[name] for name in self.model_fields_set & names}
+            checked = vars(kind(**{**required, **own}))
+            given |= {name: checked[name] for name in names}
         return MatchOptions(**given)
 
     def ask(self, question: Question) -> None:
