@@ -1,5 +1,6 @@
 """What tests share: point sets, a real cluster, a real service."""
 
+import gc
 import itertools
 import os
 import re
@@ -28,6 +29,32 @@ from tests.forks import ROOT, fork
 
 def pytest_addoption(parser):
     parser.addoption("--device", choices=["cpu", "cuda"], default="cpu", help="what to test on")
+
+
+_COMPILING = pytest.StashKey[subprocess.Popen]()
+
+
+def pytest_configure(config):
+    # Processes that run tests, and services of each, would compile the kernels at the same time.
+    if getattr(config.option, "numprocesses", None):
+        command = [sys.executable, "-m", "tests.compiling"]
+        config.stash[_COMPILING] = subprocess.Popen(command, cwd=ROOT)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node):
+    assert node.config.stash[_COMPILING].wait() == 0, "the kernels cannot be compiled"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Look for no garbage among what is loaded: none of it ever is."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):

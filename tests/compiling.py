@@ -1,0 +1,23 @@
+"""Compiles the kernels of a CPU once for all processes of tests, where nothing is compiled yet.
+
+A kernel that is missing here is compiled by the test that needs it.
+"""
+
+from georesolve.kernels import build_index, tree_cpu, within
+from georesolve.kernels.query import Degrees, Query
+from georesolve.workers import at_hand, sampling
+from georesolve.workers.rehearsal import rehearse, spiral
+
+
+def _main():
+    at_hand.prepare(None)
+    sampling.load()
+    rehearse("cpu")
+    points = Degrees(*spiral(500))
+    index = build_index(*points, copies=True)
+    tree_cpu.search(index, points, Query(1), by="cells")
+    within(index, *points, 1e6)
+
+
+if __name__ == "__main__":
+    _main()
