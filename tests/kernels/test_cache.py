@@ -18,16 +18,12 @@ found = query.Found(np.zeros((1, 1), np.int64), np.full((1, 1), 4.0))
 print(round(coordinates_cpu.answer_of(found).distance_m[0, 0] / np.pi, 3))
 print(sum(coordinates_cpu._measure.stats.cache_hits.values()))
 """
-_WALK = """
+_WALKS = """
 import numpy as np
-from georesolve.kernels import build_index, nearest, singles_cpu
-nearest(build_index(np.zeros(3), np.arange(3.0)), np.ones(2), np.ones(2), algorithm="tree")
-print(sum(singles_cpu.search_singles.stats.cache_hits.values()))
-"""
-_WITHIN = """
-import numpy as np
-from georesolve.kernels import build_index, count_within, within, within_cpu
+from georesolve.kernels import build_index, count_within, nearest, singles_cpu, within, within_cpu
 index = build_index(np.zeros(3), np.arange(3.0), copies=True)
+nearest(index, np.ones(2), np.ones(2), algorithm="tree")
+print(sum(singles_cpu.search_singles.stats.cache_hits.values()))
 for distance_m in (1e5, np.array([1e5, 1e6])):
     for search in (count_within, within):
         search(index, np.ones(2), np.ones(2), distance_m, algorithm="tree", once=True)
@@ -95,14 +91,9 @@ def test_a_changed_source_is_never_answered_by_old_code(install):
     assert run(install, _METRES) == ["6371009.9", "1"]
 
 
-def test_a_walk_with_its_collector_is_compiled_once(install):
-    assert run(install, _WALK) == ["0"]
-    assert run(install, _WALK) == ["1"]
-
-
-def test_both_collectors_within_a_distance_are_compiled_once(install):
-    assert run(install, _WITHIN) == ["0 1"]
-    assert run(install, _WITHIN) == ["1 1"]
+def test_walks_with_their_collectors_are_compiled_once(install):
+    assert run(install, _WALKS) == ["0", "0 1"]
+    assert run(install, _WALKS) == ["1", "1 1"]
 
 
 def test_all_kernels_are_kept_in_one_folder_of_their_cpu(install, tmp_path):
