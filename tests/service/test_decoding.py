@@ -11,7 +11,7 @@ import sys
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -33,6 +33,7 @@ from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.receiving.uploads import Upload
 from georesolve.service.settings import Settings
 from tests.conftest import NO_CLUSTER, ROOT, children_of, roles_of, running_service, wait_until
+from tests.service import misbehaving
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LIMITS = Limits(memory_bytes=1 << 30, seconds=30, rows=10**6, columns=10)
@@ -164,23 +165,26 @@ def test_a_file_may_be_larger_than_the_memory_that_it_is_decoded_in(tmp_path):
 def test_time_is_limited(tmp_path):
     file, start = write(tmp_path / "f", lat=[0.0], lon=[0.0]), time.monotonic()
     with pytest.raises(TooLarge, match=r"longer than the limit of 0\.5 s"):
-        decode(file, work=_sleep, seconds=0.5)
+        decode(file, work=misbehaving.sleep, seconds=0.5)
     assert time.monotonic() - start < 20
 
 
 def test_a_crash_is_not_the_fault_of_the_file(tmp_path):
     file = write(tmp_path / "f", lat=[0.0], lon=[0.0])
     for work, words in (
-        (_crash, r"exit code -11 and without an answer"),
-        (_fail, r"(?s)\| KeyError: 'a defect of ours\?\[31m'\n    \| 12:00 a line of the log"),
-        (_lie, "without an answer"),
-        (_babble, "more than 16777216 bytes"),
+        (misbehaving.crash, r"exit code -11 and without an answer"),
+        (
+            misbehaving.fail,
+            r"(?s)\| KeyError: 'a defect of ours\?\[31m'\n    \| 12:00 a line of the log",
+        ),
+        (misbehaving.lie, "without an answer"),
+        (misbehaving.babble, "more than 16777216 bytes"),
     ):
         with pytest.raises(decoders.DecoderFailed, match=words):
             decode(file, work=work)
         assert not file.with_suffix(".out").exists()
     with pytest.raises(TooLarge, match="took all memory"):
-        decode(file, work=_abort_for_memory)
+        decode(file, work=misbehaving.abort_for_memory)
 
 
 def test_a_decoder_that_was_killed_while_it_waited_is_not_the_fault_of_a_file(tmp_path):
@@ -231,38 +235,6 @@ def decoders_of(client):
 def _forked_by_fronts(client):
     fronts = roles_of(client.process, "front")
     return [child for front in fronts for child in children_of(front, "forkserver")]
-
-
-def _sleep(*arguments):
-    time.sleep(60)
-
-
-def _crash(*arguments):
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
-def _fail(connection):
-    stack = "KeyError: 'a defect of ours\x1b[31m'\n12:00 a line of the log"
-    _say(connection, json.dumps({"stack": stack}).encode())
-
-
-def _lie(connection):
-    dataset = {"rows": "many", "file": "/etc/passwd"}
-    _say(connection, json.dumps(dataset).encode())
-
-
-def _babble(connection):
-    _say(connection, b"x" * (17 << 20))
-
-
-def _abort_for_memory(connection):
-    _say(connection, b"terminate called after throwing an instance of 'std::bad_alloc'\n")
-
-
-def _say(connection, content):
-    connection.recv()
-    with suppress(OSError), os.fdopen(connection.fileno(), "wb", closefd=False) as pipe:
-        pipe.write(content)
 
 
 def test_a_child_loads_only_what_decodes(tmp_path):
