@@ -33,6 +33,7 @@ from georesolve.workers.files import complete, sha256_of
 from georesolve.workers.gpus import DeviceChoice, choose_device
 from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.manifest import open_matches
+from georesolve.workers.matches import NEAR
 from georesolve.workers.plan import Chunk, rows_a_group, too_wide, way_of
 from georesolve.workers.rates import rows_a_second
 from georesolve.workers.result import provenance
@@ -251,7 +252,8 @@ def plan(
         sample = sampled(job.observations, job.references, match)
     of_observations, of_references = job.carried()
     first, second = match.in_order(job.observations, job.references)
-    own = ["observation", *(["rank"] if match.k > 1 else []), "reference", "distance_m", "status"]
+    own = ["observation", *(["rank"] if match.k > 1 else []), "reference", "distance_m"]
+    own += [*(NEAR if match.near else []), "status"]
     own = [match.summary_by, *match.made, "status"] if match.summary else own
     sizes = min(rows, RESULT_ROWS // match.k), job.references.rows
     rate = rows_a_second(job.references.rows, match, chosen, sample.compared)

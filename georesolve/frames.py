@@ -225,7 +225,7 @@ class _Cudf(_Pandas):
         named = options.of_observations(points)
         if options.of_pairs:
             named.append(str(options.distance_m))
-        elif search.device == "cuda" and points.lat in self._given.columns:
+        elif search.device == "cuda" and points.lat in self._given.columns and not options.near:
             return _on_gpu(self._given, points, search, options, progress)
         return super().resolve(self.on_host(points, named), search, options, progress)
 

@@ -24,6 +24,7 @@ class _Shared:
     """What may be said whatever is asked: `Options` describes it."""
 
     exclude_self: bool = False
+    near: bool = False
     algorithm: Algorithm = "auto"
     how: How = "left"
     columns: tuple[str, ...] | Literal["*"] = ()
@@ -51,6 +52,7 @@ class _Shared:
 
     def __post_init__(self) -> None:
         self._refuse_unless_true_or_false("exclude_self")
+        self._refuse_unless_true_or_false("near")
         for name, allowed in _CHOICES.items():
             given = getattr(self, name, allowed[0])
             if not isinstance(given, str) or given not in allowed:
@@ -74,9 +76,10 @@ class _Shared:
         if self.summary is None or self.summary == {}:
             vars(self).update(summary={})
             return
-        other = "observation_columns" if self._summed() == "observations" else "columns"
-        if getattr(self, other):
-            raise InvalidOption(f"{other} are of pairs, and a summary has none: leave one out")
+        carried = "observation_columns" if self._summed() == "observations" else "columns"
+        for name in ("near", carried):
+            if getattr(self, name):
+                raise InvalidOption(f"{name} is for pairs, and a summary has none: leave one out")
         vars(self).update(summary=_summary(self.summary), how="left")
 
     def _summed(self) -> Role:
@@ -143,6 +146,9 @@ class Options(_Shared):
         References farther than this many metres do not match; None for no limit.
     exclude_self
         Whether an observation does not match the reference of its own row: the two are one set.
+    near
+        Whether the result also has `near_lat` and `near_lon`, where the reference lies as it was
+        given, and `bearing_deg`, in which direction from the observation.
     algorithm
         ``auto``, ``tree`` or ``brute``: the answer is the same.
     how

@@ -29,6 +29,7 @@ def nearest(
     k: int = 1,
     max_distance_m: float | None = None,
     exclude_self: bool = False,
+    near: bool = False,
     how: str = "left",
     columns: Sequence[str] | Literal["*"] | None = None,
     summary: Mapping[str, Any] | None = None,
@@ -51,6 +52,9 @@ def nearest(
         References farther than this many metres do not match; a distance equal to it does.
     exclude_self
         Whether an observation does not match the reference of its own row: the two are one set.
+    near
+        Whether the result also has `near_lat` and `near_lon`, the coordinates of the reference as
+        they were given, and `bearing_deg`.
     how
         ``left``: a row for every observation; ``inner``: for matched ones only.
     columns
@@ -75,7 +79,11 @@ def nearest(
         A table of the kind of the observations, with their index; for arrays a dict of arrays,
         for a path an Arrow table. Its columns are those of the service: `observation` (row
         from 0), `rank` (for k > 1), `reference` (row, missing where there is none; -1 in arrays),
-        `distance_m`, `status`, and what is carried. A GeoDataFrame has the points of the
+        `distance_m`, `status`, and what is carried. With `near` there are `near_lat`, `near_lon`
+        and `bearing_deg` behind the distance: the direction in which the great circle to the
+        reference begins, clockwise from north, from 0 up to 360 degrees. All three are missing
+        where there is no reference, and the bearing also where the distance is 0. At a pole the
+        longitude of the observation says where north is. A GeoDataFrame has the points of the
         observations as its geometry. A summary has the columns `observation`, `count`, `size_sum`
         and so on, `status`, and what is carried of the observations. Its sums are exact, and
         missing values left out: of none the sum is 0, and all else is missing.
@@ -103,6 +111,7 @@ def nearest(
         k=k,
         max_distance_m=max_distance_m,
         exclude_self=exclude_self,
+        near=near,
         how=how,
         columns=() if columns is None else columns,
         summary=summary,
@@ -118,6 +127,7 @@ def within(
     *,
     exclude_self: bool = False,
     once: bool = False,
+    near: bool = False,
     how: str = "inner",
     columns: Sequence[str] | Literal["*"] | None = None,
     summary: Mapping[str, Any] | None = None,
@@ -132,7 +142,7 @@ def within(
 
     Parameters
     ----------
-    observations, references, columns, summary, device, progress, **options
+    observations, references, near, columns, summary, device, progress, **options
         As for `nearest`.
     distance_m
         Metres; a reference at that distance matches. Or the name of a column of the observations,
@@ -169,6 +179,7 @@ def within(
         distance_m=distance_m,
         exclude_self=exclude_self,
         once=once,
+        near=near,
         how=how,
         columns=() if columns is None else columns,
         summary=summary,

@@ -14,13 +14,14 @@ from georesolve import kernels
 from georesolve.extras import needed
 from georesolve.intake.points import Points, write_points
 from georesolve.kernels.devices import Device
+from georesolve.kernels.query import Degrees
 from georesolve.workers.evidence import valid_rows
 from georesolve.workers.frames import backend_on
 from georesolve.workers.gpus import count_gpus
 from georesolve.workers.index_files import map_index, write_index
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.manifest import open_matches
-from georesolve.workers.matches import answered, matches, with_carried
+from georesolve.workers.matches import answered, matches, with_carried, with_near
 from georesolve.workers.plan import Chunk
 from georesolve.workers.rates import rows_a_second
 from georesolve.workers.within import Batch, Within
@@ -104,6 +105,14 @@ class Search:
 
     def found(self, batch: Batch, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:
         """The rows of a result for some observations, and how many there are by status."""
+        rows, counts = self._found(batch, options)
+        if options.near:
+            there = map(pa.array, (self.references.lat_deg, self.references.lon_deg))
+            here = Degrees(batch.lat_deg, batch.lon_deg)
+            rows = with_near(rows, here, there, batch.first_row)
+        return rows, counts
+
+    def _found(self, batch: Batch, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:
         if options.of_pairs:
             return self.within(options).found(batch)
         lat_deg, lon_deg, first_row, _ = batch

@@ -16,6 +16,14 @@ def haversine_m(lat, lon, lats, lons):
     return 2 * RADIUS_M * np.arcsin(np.sqrt(np.clip(half, 0, 1)))
 
 
+def bearing_deg(lat, lon, lats, lons):
+    """The textbook's bearing in long doubles, and the sine of the angle between the points."""
+    p, s, q, t = (np.radians(np.asarray(one, np.longdouble)) for one in (lat, lon, lats, lons))
+    east = np.sin(t - s) * np.cos(q)
+    north = np.cos(p) * np.sin(q) - np.sin(p) * np.cos(q) * np.cos(t - s)
+    return np.degrees(np.arctan2(east, north)) % 360, np.hypot(east, north)
+
+
 def nearest(lat, lon, lats, lons):
     """Row of and metres to the nearest of many points, ties to the lowest row.
 

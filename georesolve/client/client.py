@@ -42,6 +42,7 @@ class MatchOptions(Columns, total=False):
     k: int
     max_distance_m: float | None
     exclude_self: bool
+    near: bool
     algorithm: Literal["auto", "tree", "brute"]
     how: Literal["left", "inner"]
     columns: Sequence[str]
@@ -212,9 +213,9 @@ class AsyncClient:
         observations, references
             Each as for `register`, or a registered dataset (or the text `dataset:<id>`).
         options
-            `k`, `max_distance_m`, `exclude_self`, `how`, `columns`, `observation_columns` and
-            `algorithm`, names of columns, and how to read them: see the match options of the
-            service.
+            `k`, `max_distance_m`, `exclude_self`, `near`, `how`, `columns`,
+            `observation_columns` and `algorithm`, names of columns, and how to read them: see the
+            match options of the service.
 
         Returns
         -------

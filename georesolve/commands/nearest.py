@@ -103,6 +103,8 @@ def add_shared(parser: argparse.ArgumentParser, match: Any) -> None:
     """Add what may be said whatever is asked: of matches to their group, and of reading."""
     own = "not the reference of the observation's own row"
     match("--exclude-self", action="store_true", help=own)
+    near = "also the latitude and longitude of the reference, and the bearing to it"
+    match("--near", action="store_true", help=near)
     carry = "reference columns to carry into the result; '*' for all"
     match("--columns", type=_names, default=(), metavar="A,B", help=carry)
     carry = "observation columns to carry"

@@ -96,7 +96,7 @@ def is_quick(observations: Dataset, references: Dataset, options: MatchOptions) 
         and isinstance(observations.file, InMemory)
         and observations.rows * options.k <= _QUICK_ROWS
         and observations.rows <= _QUICK_SECONDS * rate
-        and is_resident(references, options.of_references(references))
+        and is_resident(references, options.needed_of_references(references))
     )
 
 
@@ -110,11 +110,11 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
     if len(pieces(references)) > 1:
         # Where not all pieces have room, they would push each other out for ever.
         raise NotAtHand(f"{references.rows} references are searched piece by piece")
-    _, carried_columns = job.carried()
-    if references.rows > QUICKLY_INDEXED and not is_resident(references, carried_columns):
+    columns = options.needed_of_references(references)
+    if references.rows > QUICKLY_INDEXED and not is_resident(references, columns):
         # One set at a time: each takes memory and all cores.
         if _warming.acquire(blocking=False):
-            threading.Thread(target=_warm_up, args=(job, carried_columns), daemon=True).start()
+            threading.Thread(target=_warm_up, args=(job, columns), daemon=True).start()
         raise NotResident(f"the {references.rows} references are being read and indexed")
     start = time.perf_counter()
     lat_deg, lon_deg = _degrees(job.observations)
@@ -195,7 +195,7 @@ def prepare(memory_bytes: int | None, processes: int = 1) -> None:
     set_memory("cpu", (memory_bytes or MEMORY_LIMIT // 4) // processes, None)
     references = spiral_set(3_000)
     for rows, k, algorithm in product(_REHEARSED_ROWS, (1, 2), _ALGORITHMS):
-        options = MatchOptions(k=k, algorithm=algorithm)
+        options = MatchOptions(k=k, algorithm=algorithm, near=True)
         _ = resolve_at_hand(Job("rehearsal", Path(), spiral_set(rows), references, options)).content
     forget_all()
 

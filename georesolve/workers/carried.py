@@ -10,9 +10,10 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 import pyarrow as pa
 
+from georesolve.kernels.query import Degrees
 from georesolve.workers.datasets import read_rows
 from georesolve.workers.jobs import CarriedTooLong, Job
-from georesolve.workers.matches import with_carried
+from georesolve.workers.matches import with_carried, with_near
 from georesolve.workers.plan import Chunk, carried_bytes
 from georesolve.workers.references import resident_column
 from georesolve.workers.sources import SourceFiles
@@ -34,7 +35,8 @@ def reader(job: Job, chunk: Chunk) -> Reader:
     Row groups in files of their owner may be many times as large as those of a result. So that none
     is decoded for each of these, they are read at once, unless that takes too much memory.
     """
-    names, file = job.carried()[0], job.observations.file
+    file = job.observations.file
+    names = list(dict.fromkeys([*job.carried()[0], *job.options.coordinates(job.observations)]))
     if not names:
         return lambda _: pa.table({})
     of_observations = Carried(observations=job.widths().observations)
@@ -75,4 +77,9 @@ def carried(
             (name, resident_column(job.references, name).values) for name in of_references
         )
         own = (read or reader(job, chunk))(chunk)
-        yield with_carried(rows, job.options, own, references, chunk.start)
+        if job.options.near:
+            here, there = map(job.options.coordinates, (job.observations, job.references))
+            degrees = Degrees(*(own[name].to_numpy() for name in here))
+            columns = (resident_column(job.references, name).values for name in there)
+            rows = with_near(rows, degrees, columns, chunk.start)
+        yield with_carried(rows, job.options, own.select(of_observations), references, chunk.start)

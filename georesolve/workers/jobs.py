@@ -72,6 +72,10 @@ class MatchOptions:
         default="observation",
         metadata=_about("reference: a row a reference, of its observations", of="within"),
     )
+    near: bool = field(
+        default=False,
+        metadata=_about("also where the reference lies, and the bearing to it, in degrees"),
+    )
     algorithm: Algorithm = field(default="auto", metadata=_about("how to search; same answer"))
     how: How = field(
         default="left",
@@ -94,6 +98,7 @@ class MatchOptions:
             distance_m=given if given is None or isinstance(given, str) else float(given) + 0.0,
             exclude_self=bool(self.exclude_self),
             once=bool(self.once),
+            near=bool(self.near),
         )
 
     @property
@@ -145,6 +150,15 @@ class MatchOptions:
         """The same of the set that is searched: a row of a summary is of many of them."""
         return [] if self.summary else with_id(references, self.columns)
 
+    def coordinates(self, points: PointSet) -> list[str]:
+        """The columns of either set that `near` is made of."""
+        return [points.lat, points.lon] if self.near else []
+
+    def needed_of_references(self, references: PointSet) -> list[str]:
+        """The columns of the set that is searched that rows of the result are made of."""
+        names = [*self.of_references(references), *self.coordinates(references)]
+        return list(dict.fromkeys(names))
+
     def told(self) -> dict[str, Any]:
         """What results say of them: not the algorithm, which does not change the answer."""
         left_out = {"algorithm", "question", *(() if self.of_pairs else ("summary",))} | {
@@ -193,7 +207,9 @@ class Job:
     def counting(self) -> "Job":
         """The job that counts the pairs of this one first: its folder goes with the records."""
         counted: dict[str, tuple[str, ...]] = {"count": ("count",)}
-        options = replace(self.options, summary=counted, how="left", observation_columns=())
+        options = replace(
+            self.options, summary=counted, how="left", observation_columns=(), near=False
+        )
         folder = self.records.below("counted")
         return replace(
             self,

@@ -6,12 +6,16 @@ import numpy as np
 import pyarrow as pa
 
 from georesolve.kernels import Answer, Pairs
+from georesolve.kernels.bearing import bearings
 from georesolve.kernels.devices import Array
+from georesolve.kernels.query import Degrees
 from georesolve.workers.jobs import How, MatchOptions
 from georesolve.workers.plan import Chunk
 
 STATUSES = ("matched", "beyond_max_distance", "invalid_coordinate", "no_reference")
 _NAMED = pa.array(STATUSES)
+NEAR = ("near_lat", "near_lon", "bearing_deg")
+"""What `near` adds to the rows, behind their distances."""
 _MATCHED, _BEYOND, _INVALID, _NO_REFERENCE = range(len(STATUSES))
 
 
@@ -85,6 +89,25 @@ def answered(answer: Answer, valid: Array, n_valid: int, options: MatchOptions) 
     status = statuses(reference, valid, n_valid, exclude_self=options.exclude_self)
     columns = {**answer._asdict(), "status": status}
     return {name: column.reshape(-1) for name, column in columns.items()}
+
+
+def with_near(
+    rows: pa.Table, observations: Degrees, references: Iterable[pa.Array], first_row: int
+) -> pa.Table:
+    """The rows of a result with where their references lie, and the bearing to them.
+
+    `observations` are those from `first_row` on, `references` the latitudes and longitudes of all.
+    There is no bearing where there is no distance.
+    """
+    here = rows["observation"].to_numpy() - first_row
+    lat, lon = (column.take(rows["reference"]) for column in references)
+    there = Degrees(lat.to_numpy(), lon.to_numpy())
+    bearing = bearings(Degrees(*(axis[here] for axis in observations)), there)
+    is_apart = rows["distance_m"].to_numpy() > 0
+    made = zip(NEAR, (lat, lon, pa.array(bearing, mask=~is_apart)), strict=True)
+    for place, column in enumerate(made, rows.column_names.index("status")):
+        rows = rows.add_column(place, *column)
+    return rows
 
 
 def with_carried(

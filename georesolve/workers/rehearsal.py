@@ -25,7 +25,7 @@ A_PIECE = ROW_GROUP
 _REFERENCES = (3_000, A_PIECE + 1)
 # As many as a GPU sorts before it searches.
 _OBSERVATIONS: dict[Device, int] = {"cpu": 1_000, "cuda": 1 << 17}
-_OPTIONS = (MatchOptions(), MatchOptions(k=2, max_distance_m=100_000.0))
+_OPTIONS = (MatchOptions(), MatchOptions(k=2, max_distance_m=100_000.0, near=True))
 
 
 @cache

@@ -166,13 +166,15 @@ def test_a_service_that_refuses_is_quoted(files, tmp_path, capsys, service):
 
 def test_a_plan_reads_and_writes_nothing(files, tmp_path, capsys):
     sets = files / "observations.parquet", files / "references.parquet"
-    assert (
-        nearest(*sets, "--plan", "-k", 2, "--columns", "name", "-o", tmp_path / "out.parquet") == 0
-    )
+    flags = "-k", 2, "--near", "--columns", "name"
+    assert nearest(*sets, "--plan", *flags, "-o", tmp_path / "out.parquet") == 0
     said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert said["observations"] == "300 rows, 0 invalid"
     assert said["result"] == "600 rows at most"
-    assert said["columns"].endswith("status, observation_id, reference_id, reference_name")
+    assert said["columns"].endswith(
+        "reference, distance_m, near_lat, near_lon, bearing_deg, status, observation_id, "
+        "reference_id, reference_name"
+    )
     assert said["device"] == ("cuda" if count_gpus() else "cpu")
     assert said["search"].split(",")[0] in ("brute", "packets", "singles")
     assert said["time"].startswith("about ")

@@ -22,7 +22,7 @@ def test_every_piece_runs(tmp_path, monkeypatch, capsys):
     [files] = re.findall(r"```\n(cat > .*?)```", PAGE, re.DOTALL)
     subprocess.run(["sh", "-euc", files], check=True)
     known = {}
-    assert len(PIECES) == 10
+    assert len(PIECES) == 11
     for code, shown in PIECES:
         exec(compile(code, "docs/python.md", "exec"), known)
         printed = capsys.readouterr().out

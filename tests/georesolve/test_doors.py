@@ -21,6 +21,7 @@ from georesolve.intake.errors import InvalidOption
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.options import Options, WithinOptions
 from georesolve.workers.jobs import MatchOptions, Question
+from georesolve.workers.matches import NEAR
 from tests import oracle
 from tests.conftest import ROOT, look_up, points, sphere
 from tests.kernels.point_sets import SETS
@@ -28,6 +29,7 @@ from tests.kernels.point_sets import SETS
 MATCHES = {
     "nearest": {},
     "three near": {"k": 3, "max_distance_m": 2e6},
+    "two with bearings": {"k": 2, "max_distance_m": 2e6, "near": True},
     "seven by brute force": {"k": 7, "algorithm": "brute", "how": "inner"},
 }
 AS_THEY_ARE = {"on_invalid": "null", "coordinates": "trust"}
@@ -40,7 +42,10 @@ def flags(options):
     return [
         word
         for name, value in given
-        for word in (names.get(name, "--" + name.replace("_", "-")), str(value))
+        for word in (
+            names.get(name, "--" + name.replace("_", "-")),
+            *([] if value is True else [str(value)]),
+        )
     ]
 
 
@@ -108,9 +113,9 @@ def test_every_door_gives_the_same_bytes(service, device, tmp_path, capsys, name
     assert in_process.combine_chunks().equals(table.combine_chunks())
     arrays = georesolve.nearest(observations, references, device=device, **options)
     on_cpu = georesolve.nearest(observations, references, device="cpu", **options)
-    for column in ("observation", "reference", "distance_m"):
+    for column in ("observation", "reference", "distance_m", *(NEAR if "near" in options else ())):
         assert arrays[column].tobytes() == on_cpu[column].tobytes(), column
-        missing = {"reference": -1, "distance_m": np.nan}.get(column, 0)
+        missing = {"reference": -1, "observation": 0}.get(column, np.nan)
         assert arrays[column].tobytes() == np.array(table[column].fill_null(missing)).tobytes()
     assert arrays["status"].tolist() == table["status"].to_pylist()
 
@@ -154,6 +159,47 @@ def test_a_summary_of_the_nearest_is_the_same_by_every_door(service, device, tmp
         assert row["size_max"] == max(sizes_of, default=None)
         assert row["whole_sum"] == (None if invalid else sum(o["reference_whole"] for o in own))
         assert row["status"] == found[row["observation"] * k]["status"]
+
+
+@pytest.mark.parametrize(
+    ("question", "asked"), [("nearest", {"k": 2}), ("within", {"distance_m": 2e6})]
+)
+def test_where_references_lie_by_doors_of_json_too(service, question, asked):
+    """Coordinates as they were given, to the last bit, and bearings of one's own."""
+    sets = points(40, 1), points(30, 2)
+    expected = getattr(georesolve, question)(*sets, near=True, device="cpu", **asked).to_pydict()
+    names = list(expected)
+    at = names.index("distance_m") + 1
+    assert names[at : at + 4] == [*NEAR, "status"]
+    here, there = (
+        [table[axis].to_numpy()[expected[role]] for axis in ("lat", "lon")]
+        for table, role in zip(sets, ("observation", "reference"), strict=True)
+    )
+    assert expected["near_lat"] == there[0].tolist()
+    assert expected["near_lon"] == there[1].tolist()
+    bearing, _ = oracle.bearing_deg(*here, *there)
+    np.testing.assert_allclose(expected["bearing_deg"], bearing.astype(float), atol=1e-11)
+
+    inline = dict(
+        zip(("observations", "references"), (one.to_pydict() for one in sets), strict=True)
+    )
+    body = {**inline, **asked, "near": True}
+    rows = [
+        service.post(f"/{question}", json=body),
+        service.post(
+            f"/processes/{question}/execution",
+            json={"inputs": body},
+            headers={"Accept": "application/json"},
+        ),
+    ]
+    for answer in rows:
+        one = pa.Table.from_pylist(answer.raise_for_status().json())
+        assert one.select(NEAR).to_pydict() == {name: expected[name] for name in NEAR}
+    with georesolve.Client(str(service.base_url)) as client:
+        by_client = getattr(client, question)(*sets, near=True, **asked)
+        assert by_client.to_pydict() == expected
+        index = georesolve.Index(sets[1])
+        assert getattr(index, question)(sets[0], near=True, **asked).to_pydict() == expected
 
 
 EQUAL = [
@@ -296,6 +342,7 @@ def test_the_rows_are_those_of_the_oracle(device, name, exclude_self):
         {},
         {"k": 3, "max_distance_m": 1e6, "columns": ["name"], "observation_columns": ["name"]},
         {"how": "inner", "max_distance_m": 3e5, "columns": ["name"]},
+        {"k": 2, "near": True, "columns": ["lat"], "observation_columns": ["name"]},
     ],
 )
 def test_a_frame_of_cudf_stays_on_the_gpu(monkeypatch, options):

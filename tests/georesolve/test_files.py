@@ -65,6 +65,7 @@ def write(table, path):
         {"k": 3, "max_distance_m": 2e6, "columns": ["name"], "observation_columns": ["name"]},
         {"how": "inner", "max_distance_m": 5e5, "algorithm": "brute"},
         {"columns": "*", "observation_columns": "*"},
+        {"near": True, "max_distance_m": 2e5, "columns": ["lat"]},
     ],
 )
 def test_the_bytes_of_the_service(service, tmp_path, suffix, options):
@@ -88,7 +89,7 @@ def test_the_bytes_of_the_service(service, tmp_path, suffix, options):
 
 def test_many_pieces_are_the_bytes_of_a_job(service, tmp_path, monkeypatch):
     """As a job of the service, with many row groups, which here are made piece by piece."""
-    options = {"k": 2, "columns": ["name"]}
+    options = {"k": 2, "columns": ["name"], "near": True}
     large = points(200_000, 3, name=np.arange(200_000).astype(str))
     observations = write(large, tmp_path / "observations.parquet")
     references = write(REFERENCES, tmp_path / "references.parquet")

@@ -251,7 +251,9 @@ def test_no_observations_have_columns():
             {"summary": {"count": True}, "summary_by": "row"},
             "summary_by must be one of observation",
         ),
-        ({"summary": {"count": True}, "columns": ["name"]}, "columns are of pairs, and a summary"),
+        ({"summary": {"count": True}, "columns": ["name"]}, "columns is for pairs, and a summary"),
+        ({"summary": {"count": True}, "near": True}, "near is for pairs, and a summary has none"),
+        ({"near": "yes"}, "near must be True or False, got 'yes'"),
     ],
 )
 def test_options_that_are_not_allowed(options, words):

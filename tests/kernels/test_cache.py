@@ -30,6 +30,18 @@ for distance_m in (1e5, np.array([1e5, 1e6])):
 print(sum(within_cpu.search_within.stats.cache_hits.values()), end=" ")
 print(len(within_cpu.search_within.signatures))
 """
+_BEARING = """
+import numpy as np
+from georesolve.kernels import bearing, build_index, nearest
+from georesolve.kernels.query import Degrees
+nearest(build_index(np.zeros(3), np.arange(3.0)), np.ones(2), np.ones(2))
+print(len(bearing._fill.signatures), end=" ")
+written, read_only = Degrees(np.zeros(9), np.ones(9)), Degrees(np.ones(9), np.ones(9))
+read_only.lat_deg.flags.writeable = False
+for points in (written, read_only):
+    bearing.bearings(points, written)
+print(sum(bearing._fill.stats.cache_hits.values()), len(bearing._fill.signatures))
+"""
 _FOLDERS = """
 import pkgutil
 from georesolve import kernels
@@ -94,6 +106,11 @@ def test_a_changed_source_is_never_answered_by_old_code(install):
 def test_walks_with_their_collectors_are_compiled_once(install):
     assert run(install, _WALKS) == ["0", "0 1"]
     assert run(install, _WALKS) == ["1", "1 1"]
+
+
+def test_bearings_are_compiled_once_and_for_none_but_those_who_ask(install):
+    assert run(install, _BEARING) == ["0 0 1"]
+    assert run(install, _BEARING) == ["0 1 1"]
 
 
 def test_all_kernels_are_kept_in_one_folder_of_their_cpu(install, tmp_path):

@@ -11,6 +11,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 
+import georesolve
 from georesolve.client import Client, ServiceRefused
 from georesolve.commands import main
 from georesolve.service.clock import new_id, now
@@ -24,6 +25,7 @@ from georesolve.service.store.rows import Delivery
 from georesolve.service.store.schema import kept
 from georesolve.service.store.store import LONG_AGO, Store
 from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.matches import NEAR
 from georesolve.workers.objects import object_store
 from georesolve.workers.places import OutputFailed, Prefix, StoreFailed, place_of
 from tests import oracle
@@ -143,6 +145,7 @@ def test_an_execution_reads_both_sets_where_they_lie(service, store, place):
         "observations": {"href": lay(place, OBSERVATIONS, store) + "/day=*/*.parquet"},
         "references": {"href": lay_references(place, store)},
         "observation_columns": ["name", "day"],
+        "near": True,
     }
     before = service.get("/datasets").json()["used_bytes"]
     answer = run_nearest(service, inputs, ASYNC)
@@ -152,6 +155,8 @@ def test_an_execution_reads_both_sets_where_they_lie(service, store, place):
     check(result)
     assert result["observation_name"].to_pylist() == OBSERVATIONS["name"].to_pylist()
     assert result["observation_day"].to_pylist() == [i // 2000 for i in range(6_000)]
+    here = georesolve.nearest(OBSERVATIONS, REFERENCES, near=True)
+    assert all(result[name].to_pylist() == here[name].to_pylist() for name in NEAR)
     service.delete(answer.headers["Location"]).raise_for_status()
     assert service.get("/datasets").json()["used_bytes"] == before
 

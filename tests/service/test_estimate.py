@@ -24,11 +24,14 @@ def estimate(client, body):
     return answer.json()
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(1 << 20, 1 << 14, 1), (1000, 50, 3)])
-def test_an_estimate_beside_a_job(service, m, n, k):
+@pytest.mark.parametrize(
+    ("m", "n", "k", "near"),
+    [(1 << 20, 1 << 14, 1, False), (100_000, 90_000, 1, True), (1000, 50, 3, False)],
+)
+def test_an_estimate_beside_a_job(service, m, n, k, near):
     observations, references = (points(size, size).drop("id") for size in (m, n))
-    told = estimate(service, {"observations": m, "references": n, "k": k})
-    location = start_job(service, observations, references, k=k)
+    told = estimate(service, {"observations": m, "references": n, "k": k, "near": near})
+    location = start_job(service, observations, references, k=k, near=near)
     assert finished(service, location)["status"] == "successful"
     report = service.get(f"{location}/report").json()
     assert told["rows"] == report["rows"] == m * k

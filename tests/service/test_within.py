@@ -18,7 +18,7 @@ SETS = {
 SENT = {role: parquet(table) for role, table in SETS.items()}
 ASKED = {
     "pairs": {"distance_m": 5e6, "columns": ["size"]},
-    "left": {"distance_m": "radius", "how": "left"},
+    "left": {"distance_m": "radius", "how": "left", "near": True},
     "sums": {"distance_m": 5e5, "summary": {"count": True, "size": ["sum", "max"]}},
     "by reference": {"distance_m": 5e5, "summary": {"count": True}, "summary_by": "reference"},
     "of the nearest": {"k": 3, "max_distance_m": 2e6, "summary": {"size": ["sum", "min"]}},
@@ -108,6 +108,10 @@ def test_a_set_against_itself(service, ids):
             "/query/summary: Value error, Expecting value",
         ),
         ({"question": "within", "distance_m": 5, "summary": '{"size": ["most"]}'}, "sum, mean"),
+        (
+            {"question": "within", "distance_m": 5, "summary": '{"count": true}', "near": True},
+            "near is for pairs, and a summary has none: leave one out",
+        ),
         ({"question": "within", "distance_m": 5, "once": True}, "observations and references"),
         ({"question": "all"}, "/query/question"),
     ],

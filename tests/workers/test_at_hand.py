@@ -30,6 +30,7 @@ OPTIONS = [
     {"k": 3, "columns": ("id",), "observation_columns": ("lat",)},
     {"max_distance_m": 300_000.0, "how": "inner"},
     {"algorithm": "brute"},
+    {"k": 2, "near": True, "columns": ("lon",), "observation_columns": ("lon",)},
 ]
 
 

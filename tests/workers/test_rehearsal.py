@@ -25,6 +25,7 @@ def jobs(device):
         "by the other algorithm": (2_000, MatchOptions(algorithm="brute")),
         "several": (5_000, MatchOptions(k=SEVERAL[device], max_distance_m=1e6)),
         "without itself": (5_000, MatchOptions(exclude_self=True)),
+        "near": (3_000, MatchOptions(near=True)),
         "in pieces": (A_PIECE + 5_000, MatchOptions(k=2)),
     }
 

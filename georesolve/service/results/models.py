@@ -45,6 +45,11 @@ class MatchRow(TypedDict):
     rank: NotRequired[Annotated[int, Field(description="1 to k; only when k is more than 1")]]
     reference: Annotated[int | None, Field(description="row of the reference")]
     distance_m: Annotated[float | None, Field(description="metres between them")]
+    near_lat: NotRequired[Annotated[float | None, Field(description="of the reference; with near")]]
+    near_lon: NotRequired[Annotated[float | None, Field(description="of the reference; with near")]]
+    bearing_deg: NotRequired[
+        Annotated[float | None, Field(description="clockwise from north; null at no distance")]
+    ]
     status: Annotated[str, WithJsonSchema({"enum": STATUSES})]
 
 

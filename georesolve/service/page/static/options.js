@@ -2,12 +2,13 @@
 
 import { choice, element } from "./elements.js";
 
-const SHOWN = ["k", "max_distance_m", "exclude_self", "algorithm", "how", "on_invalid", "coordinates"];
+const SHOWN = ["k", "max_distance_m", "exclude_self", "near", "algorithm", "how", "on_invalid", "coordinates"];
 const OF_READING = ["on_invalid", "coordinates"];
 const LABELS = {
   k: "Neighbours (k)",
   max_distance_m: "Largest distance in metres",
   exclude_self: "Leave out an observation's own row",
+  near: "Position and bearing of the reference",
   algorithm: "Algorithm",
   how: "Rows of the result",
   on_invalid: "Invalid coordinates",
