@@ -1,6 +1,7 @@
 """How far observations lie from their references: counts, percentiles, histograms.
 
-The nearest reference of each counts. Distances are counted by their first bits, in bins of 0.012 %
+The nearest reference of each counts. Of a summary it is how many references each has. Numbers are
+counted by their first bits, in bins of 0.012 %
 or less: percentiles are right to half of that, and counts of histograms, which end where bins do,
 are exact.
 """
@@ -22,6 +23,7 @@ from georesolve.workers.threads import side_by_side
 
 PERCENTS = (0, 1, 5, 25, 50, 75, 95, 99, 100)
 _BINS = 64
+DISTANCE = "distance_m"
 STRETCH = 1 << 16
 """Rows that are worth a turn of a thread."""
 _LEAST_M = 0.001
@@ -37,16 +39,16 @@ _FINE = (52 << 13) + 1
 class Histogram(NamedTuple):
     """Counts between edges; the last edge belongs to its bin."""
 
-    edges_m: list[float]
+    edges: list[float]
     counts: list[int]
 
 
 class Distances(NamedTuple):
-    """The distances of a result."""
+    """The distances of a result in metres, or the counts of a summary."""
 
     counts: dict[str, int]
     """Observations by status."""
-    percentiles_m: list[float]
+    percentiles: list[float]
     """At `PERCENTS`, to 0.01 %; the least and the largest are exact. Empty without any."""
     linear: Histogram
     logarithmic: Histogram
@@ -62,24 +64,36 @@ def pieces(manifest: Manifest) -> list[tuple[Part, int]]:
     return found
 
 
+def shown_columns(manifest: Manifest) -> tuple[str, str]:
+    """What a map shows of a result: the column of the rows of its points, and that of numbers.
+
+    These are distances or, of a summary, counts.
+    """
+    with manifest.reading(manifest.parts[0]) as handle:
+        names = opened(handle).schema_arrow.names
+    return names[0], DISTANCE if DISTANCE in names else "count"
+
+
 def measure(manifest: Manifest) -> Distances:
     """Read the distances of a result; raises OSError when it is damaged or gone."""
+    _, shown = shown_columns(manifest)
+    is_count = shown != DISTANCE
     counts: Counter[str] = Counter()
     fine = np.zeros(_FINE, np.int64)
     ends: list[float] = []
     lock = Lock()
 
     def read(stretch: Stretch) -> None:
-        table = stretch.read(manifest, ["distance_m", "status"])
+        table = stretch.read(manifest, [shown, "status"])
         if "rank" in table.column_names:
             table = table.filter(pc.equal(table["rank"], 1))
-        metres = table["distance_m"].drop_null().to_numpy()
-        own = np.bincount(_bins(metres))
+        numbers = table[shown].drop_null().cast(pa.float64()).to_numpy()
+        own = np.bincount(_bins(numbers))
         by_status = table["status"].value_counts().to_pylist()
         with lock:
             fine[: own.size] += own
-            if metres.size:
-                ends.extend((float(metres.min()), float(metres.max())))
+            if numbers.size:
+                ends.extend((float(numbers.min()), float(numbers.max())))
             for one in by_status:
                 counts[one["values"]] += one["counts"]
 
@@ -93,18 +107,23 @@ def measure(manifest: Manifest) -> Distances:
     logarithmic = linear
     if most > from_m:
         logarithmic = np.concatenate([[0.0], np.geomspace(from_m, most, _BINS)])
+    if is_count:
+        # Between whole numbers, each with a bin of its own where there are few.
+        linear = np.unique(np.ceil(np.linspace(0, most + 1, _BINS + 1)))
+        logarithmic = np.unique(np.ceil(np.append(0, np.geomspace(1, most + 1, _BINS))))
     histograms = (_histogram(fine, edges, most) for edges in (linear, logarithmic))
-    return Distances(dict(counts), _percentiles(fine, least, most), *histograms)
+    percentiles = _percentiles(fine, least, most, is_count=is_count)
+    return Distances(dict(counts), percentiles, *histograms)
 
 
-def _bins(metres: np.ndarray) -> np.ndarray:
-    """The fine bins that some distances are in."""
-    found: np.ndarray = np.maximum((metres.view(np.int64) >> _SHIFT) - _BELOW, 0)
+def _bins(numbers: np.ndarray) -> np.ndarray:
+    """The fine bins that some numbers are in."""
+    found: np.ndarray = np.maximum((numbers.view(np.int64) >> _SHIFT) - _BELOW, 0)
     return found
 
 
 def _begins(bins: np.ndarray) -> np.ndarray:
-    """Where fine bins begin, in metres."""
+    """The numbers that fine bins begin with."""
     return np.where(bins > 0, (bins + _BELOW << _SHIFT).view(np.float64), 0.0)
 
 
@@ -115,13 +134,14 @@ def _histogram(fine: np.ndarray, edges: np.ndarray, most: float) -> Histogram:
     return Histogram(found.tolist(), np.add.reduceat(fine, bins).tolist())
 
 
-def _percentiles(fine: np.ndarray, least: float, most: float) -> list[float]:
+def _percentiles(fine: np.ndarray, least: float, most: float, *, is_count: bool) -> list[float]:
     upto = fine.cumsum()
     last = upto[-1] - 1
     at = np.array(PERCENTS) / 100 * last
     ranks = np.array([np.floor(at), np.ceil(at)])
     bins = np.searchsorted(upto, ranks, "right")
-    low, high = ((_begins(bins) + _begins(bins + 1)) / 2).clip(least, most)
+    middle = (_begins(bins) + _begins(bins + 1)) / 2
+    low, high = (np.floor(middle) if is_count else middle).clip(least, most)
     found: list[float] = (low + (high - low) * (at - ranks[0])).tolist()
     return [least, *found[1:-1], most]
 

@@ -177,8 +177,8 @@ def _select(values, n, rank):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def medians(thread, threads, edges, distances, matched, median_m):  # type: ignore[no-untyped-def]
-    """Count the distances between edges that are numbers, and find their median.
+def medians(thread, threads, edges, distances, greatest, matched, median_m):  # type: ignore[no-untyped-def]
+    """Count the distances between edges that are numbers, and find their median or greatest.
 
     The median of an even number is the mean of the two in the middle, as numpy has it.
     """
@@ -197,7 +197,9 @@ def medians(thread, threads, edges, distances, matched, median_m):  # type: igno
                 values[count] = distances[i]
                 count += 1
         matched[p] = count
-        if count:
+        if count and greatest:
+            median_m[p] = values[:count].max()
+        elif count:
             middle = count // 2
             _select(values, count, middle)
             median = values[middle]

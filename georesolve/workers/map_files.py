@@ -1,7 +1,8 @@
 """The observations of a result as a web map needs them: sorted along a Morton curve, in files.
 
 An observation takes 24 bytes: its cell (see `workers.map_cells_cpu`), the distance to its nearest
-reference or NaN, and its row in the result, each in a file of its own. They can be made anew.
+reference or NaN, and its row in the result, each in a file of its own. Of a summary the rows are
+observations or references, with their counts, NaN for 0. The files can be made anew.
 """
 
 import json
@@ -23,7 +24,14 @@ from georesolve.kernels.hilbert import spread
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.workers import map_cells_cpu
 from georesolve.workers.datasets import Dataset, read_rows
-from georesolve.workers.distances import STRETCH, Stretch, pieces, stretches
+from georesolve.workers.distances import (
+    DISTANCE,
+    STRETCH,
+    Stretch,
+    pieces,
+    shown_columns,
+    stretches,
+)
 from georesolve.workers.files import complete, write_at
 from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.manifest import Manifest
@@ -34,7 +42,6 @@ from georesolve.workers.threads import side_by_side
 MOST_ZOOM = map_cells_cpu.BITS - 8
 PIXELS = 1 << 16
 """Of a tile."""
-_DISTANCE = "distance_m"
 _NAME = "map.index"
 _COLUMNS = {"cells": np.int64, "distances": np.float64, "rows": np.int64}
 _WORD_BYTES = 8
@@ -67,8 +74,8 @@ class Square(NamedTuple):
     """Observations that have a reference."""
     unmatched: np.ndarray
     """Those that have none."""
-    median_m: np.ndarray
-    """Their median distance; NaN where none is matched."""
+    numbers: np.ndarray
+    """Their median distance, or their greatest count; NaN where none is matched."""
 
 
 class Map:
@@ -112,16 +119,17 @@ class Map:
         order = np.argsort(self._rows[piece])
         return self._rows[piece][order], self._distances[piece][order]
 
-    def square(self, z: int, x: int, y: int) -> Square:
-        """What the pixels of a tile show."""
+    def square(self, z: int, x: int, y: int, *, greatest: bool = False) -> Square:
+        """What the pixels of a tile show: medians, or the greatest numbers."""
         piece, low = self._piece(z, x, y), _first(z, x, y)
         numbers = low + (np.arange(PIXELS + 1, dtype=np.int64) << _shift(z))
         edges = piece.start + np.searchsorted(self._cells[piece], numbers)
-        matched, median_m = np.zeros(PIXELS, np.int64), np.full(PIXELS, np.nan)
+        matched, found = np.zeros(PIXELS, np.int64), np.full(PIXELS, np.nan)
         threads = threads_for(piece.stop - piece.start, _GRAIN)
-        in_threads(map_cells_cpu.medians, threads, edges, self._distances, matched, median_m)
+        given = edges, self._distances, greatest
+        in_threads(map_cells_cpu.medians, threads, *given, matched, found)
         unmatched = np.diff(edges) - matched
-        return Square(*(array[_ORDER] for array in (matched, unmatched, median_m)))
+        return Square(*(array[_ORDER] for array in (matched, unmatched, found)))
 
     def _piece(self, z: int, x: int, y: int) -> slice:
         low = _first(z, x, y)
@@ -160,7 +168,7 @@ def write_map(folder: Path, manifest: Manifest, observations: Dataset) -> None:
         paths = [stack.enter_context(complete(path)) for path in map_paths(folder)]
         pile = stack.enter_context(_scratch(folder))
 
-        sort = partial(_sorted_run, pile, desk, manifest, observations)
+        sort = partial(_sorted_run, pile, desk, manifest, observations, shown_columns(manifest))
         runs = list(side_by_side(sort, stretches(manifest)))
         beyond = sum(run.beyond for run in runs)
         runs = [run for run in runs if run.rows]
@@ -258,22 +266,28 @@ class _Run(NamedTuple):
 
 
 def _sorted_run(
-    pile: _Scratch, desk: _Desk, manifest: Manifest, observations: Dataset, stretch: Stretch
+    pile: _Scratch,
+    desk: _Desk,
+    manifest: Manifest,
+    observations: Dataset,
+    columns: tuple[str, str],
+    stretch: Stretch,
 ) -> _Run:
-    table = stretch.read(manifest, ["observation", _DISTANCE])
-    # They ascend, repeat where there are several ranks, and a stretch has one at least.
-    of = table["observation"].to_numpy()
+    own, shown = columns
+    table = stretch.read(manifest, [own, shown])
+    # They ascend, repeat and leave out some, and a stretch has one at least.
+    of = table[own].to_numpy()
     first, stop = int(of[0]), int(of[-1]) + 1
     names = [observations.lon, observations.lat]
     degrees = read_rows(observations.file, first, stop, names)
-    lon, lat = (np.asarray(degrees[name].to_numpy()) for name in names)
-    if stop - first != of.size:
-        lon, lat = lon[of - first], lat[of - first]
+    lon, lat = (np.asarray(degrees[name].to_numpy())[of - first] for name in names)
     if "rank" in table.column_names:
         # What is no number is no point, and is not placed.
         lon = np.where(table["rank"].to_numpy() == 1, lon, np.nan)
-    distance = pc.fill_null(table[_DISTANCE], np.nan).to_numpy()
-    given = lon, lat, distance
+    numbers = pc.fill_null(table[shown].cast(pa.float64()), np.nan).to_numpy()
+    if shown != DISTANCE:
+        numbers = np.where(numbers > 0, numbers, np.nan)
+    given = lon, lat, numbers
     for one in given:
         # As Arrow's are without a copy: those that may be written to are of another type to numba.
         one.flags.writeable = False
@@ -339,7 +353,7 @@ def read_matches(manifest: Manifest, rows: np.ndarray, distance_m: np.ndarray) -
     first = manifest.parts[0]
     with manifest.reading(first) as handle:
         schema = opened(handle).schema_arrow
-    known = {_DISTANCE: pa.array(distance_m, from_pandas=True)}
+    known = {DISTANCE: pa.array(distance_m, from_pandas=True)} if DISTANCE in schema.names else {}
     if not np.isnan(distance_m).any():
         known["status"] = pa.array(["matched"] * rows.size, schema.field("status").type)
     names = [name for name in schema.names if name not in known]

@@ -29,6 +29,13 @@ CASES = {
     "inner": {"how": "inner"},
     "three": {"k": 3},
     "all": {"max_distance_m": None},
+    "pairs": {"question": "within", "distance_m": 400_000, "max_distance_m": None},
+    "pairs and others": {
+        "question": "within",
+        "distance_m": LIMIT_M,
+        "max_distance_m": None,
+        "how": "left",
+    },
 }
 
 
@@ -203,6 +210,91 @@ def test_features_are_rows_of_the_result(service, drawn):
         found = [one["properties"]["distance_m"] for one in told["features"]]
         found = sorted(one for one in found if one is not None)
         assert found == sorted(metres[inside & ~np.isnan(metres)].tolist())
+
+
+@pytest.fixture(scope="module", params=["observation", "reference", "nearest"])
+def counted(request, service):
+    """A job of counts, and what it should show: longitudes, latitudes, counts (NaN for none)."""
+    lat, lon = observations()
+    sets = pa.table({"id": np.arange(N), "lat": lat, "lon": lon}), points(3000, 6)
+    options = {"question": "within", "distance_m": 400_000, "summary_by": request.param}
+    own = "reference" if request.param == "reference" else "observation"
+    if request.param == "nearest":
+        options = {"k": 9, "max_distance_m": 400_000}
+    sets = sets[::-1] if own == "reference" else sets
+    options |= {"on_invalid": "null", "summary": '{"count": true}'}
+    location = finished_job(service, *sets, **options)
+    table = pq.read_table(io.BytesIO(service.get(f"{location}/results").content))
+    counts = table["count"].cast(pa.float64()).fill_null(np.nan).to_numpy()
+    assert table[own].to_pylist() == [*range(N)]
+    # The poles, the cluster and the rest have none, some and many.
+    assert np.unique(counts[~np.isnan(counts)]).size > 8
+    return location, own, lon, lat, counts
+
+
+@pytest.mark.parametrize("at", [(0, 0, 0), (3, 4, 2), (3, 0, 4), (9, 267, 180)])
+def test_a_pixel_shows_the_greatest_count(service, counted, at):
+    location, _, lon, lat, counts = counted
+    layer = service.get(f"{location}/tiles").raise_for_status().json()
+    shown = ~np.isnan(counts) & (np.abs(lat) <= EDGE)
+    assert layer["rows"] == shown.sum()
+    starts = [one["count"] for one in layer["colors"]]
+    assert starts[0] == 1
+    assert starts == sorted({*starts})
+    assert starts[-1] <= np.nanmax(counts)
+    across, down = pixels_of(lon[shown], lat[shown], *at)
+    inside = (across >= 0) & (across < 256) & (down >= 0) & (down < 256)
+    pixel = down[inside].astype(int) * 256 + across[inside].astype(int)
+    image = tile(service, location, *at).reshape(-1, 4)
+    assert np.array_equal(np.flatnonzero(image[:, 3]), np.unique(pixel))
+    assert {*image[:, 3].tolist()} <= {0, 255}
+    for one in np.unique(pixel):
+        most = counts[shown][inside][pixel == one].max()
+        wanted = [each["color"] for each in layer["colors"] if each["count"] <= most]
+        red, green, blue, _ = image[one]
+        told = f"#{red:02x}{green:02x}{blue:02x}"
+        assert told == (wanted or [layer["color_unmatched"]])[-1]
+
+
+def test_features_of_counts_are_points(service, counted):
+    location, own, lon, lat, counts = counted
+    shown = ~np.isnan(counts) & (np.abs(lat) <= EDGE)
+    for at in ((6, 40, 30), (5, 9, 17)):
+        across, down = pixels_of(lon, lat, *at)
+        inside = shown & (across >= 0) & (across < 256) & (down >= 0) & (down < 256)
+        told = service.get(f"{location}/tiles/{'/'.join(map(str, at))}.geojson").json()
+        assert len(told["features"]) == told["observations"] == inside.sum() > 0
+        for feature in told["features"]:
+            about, geometry = feature["properties"], feature["geometry"]
+            row = about[own]
+            assert inside[row]
+            assert about["count"] == counts[row]
+            assert geometry["type"] == "Point"
+            assert geometry["coordinates"][1] == lat[row]
+            assert (geometry["coordinates"][0] - lon[row]) % 360 == 0
+
+
+def test_counts_are_spread_as_numpy_says(service, counted):
+    location, *_, counts = counted
+    told = service.get(f"{location}/distances").raise_for_status().json()
+    counts = counts[~np.isnan(counts)]
+    percents = [one["percent"] for one in told["percentiles"]]
+    given = [one["count"] for one in told["percentiles"]]
+    assert given == np.percentile(counts, percents).tolist()
+    for name in ("linear", "logarithmic"):
+        edges = told[name]["edges"]
+        assert edges == sorted({*map(int, edges)})
+        assert edges[-1] == counts.max() + 1
+        assert np.array_equal(told[name]["counts"], np.histogram(counts, edges)[0])
+
+
+def test_a_summary_without_a_count_has_no_map(service):
+    table = pa.table({"lat": [1.0], "lon": [2.0], "size": [3]})
+    asked = {"question": "within", "distance_m": 5, "summary": '{"size": ["sum"]}'}
+    location = finished_job(service, table, table, **asked)
+    for path in ("tiles", "tiles/0/0/0.png", "tiles/0/0/0.geojson", "distances"):
+        answer = service.get(f"{location}/{path}")
+        assert (answer.status_code, "ask for" in answer.json()["detail"]) == (404, True)
 
 
 def test_a_tile_that_is_known_is_not_sent_again(service, drawn):

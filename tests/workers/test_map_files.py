@@ -80,7 +80,10 @@ def test_a_square_is_what_pandas_counts(result, drawn, z):
     ).reindex(range(256 * 256))
     assert np.array_equal(square.matched.ravel(), expected["matched"].fillna(0))
     assert np.array_equal((square.matched + square.unmatched).ravel(), expected["size"].fillna(0))
-    assert np.array_equal(square.median_m.ravel(), expected["median"], equal_nan=True)
+    assert np.array_equal(square.numbers.ravel(), expected["median"], equal_nan=True)
+    greatest = inside.max().reindex(range(256 * 256))
+    square = drawn.square(z, x, y, greatest=True)
+    assert np.array_equal(square.numbers.ravel(), greatest, equal_nan=True)
 
 
 def test_distances_of_many_parts_are_what_numpy_says(result):
@@ -88,12 +91,35 @@ def test_distances_of_many_parts_are_what_numpy_says(result):
     found = measure(manifest)
     matched = metres[~np.isnan(metres)]
     assert found.counts == {"matched": matched.size, "beyond": N - matched.size}
-    assert found.percentiles_m == pytest.approx(np.percentile(matched, PERCENTS), rel=1e-4)
-    assert found.percentiles_m[::8] == [matched.min(), matched.max()]
+    assert found.percentiles == pytest.approx(np.percentile(matched, PERCENTS), rel=1e-4)
+    assert found.percentiles[::8] == [matched.min(), matched.max()]
     for bins in (found.linear, found.logarithmic):
-        assert np.array_equal(bins.counts, np.histogram(matched, bins.edges_m)[0])
+        assert np.array_equal(bins.counts, np.histogram(matched, bins.edges)[0])
         assert sum(bins.counts) == matched.size
-    np.testing.assert_allclose(widths := np.diff(found.linear.edges_m), widths.mean(), rtol=0.02)
+    np.testing.assert_allclose(widths := np.diff(found.linear.edges), widths.mean(), rtol=0.02)
     if found.logarithmic != found.linear:
-        ratios = np.diff(np.log(found.logarithmic.edges_m[1:]))
+        ratios = np.diff(np.log(found.logarithmic.edges[1:]))
         np.testing.assert_allclose(ratios, ratios.mean(), rtol=0.02)
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 63, 64, 65, 8_192, 300_000])
+def test_counts_between_whole_numbers(tmp_path, most):
+    (tmp_path / "job" / "parts").mkdir(parents=True)
+    seen = store_points(pa.table({"lat": [1.0], "lon": [2.0]}), tmp_path / "points.parquet")
+    job = Job("job", tmp_path / "job", seen, seen, MatchOptions())
+    counts = np.random.default_rng(most).integers(0, most, 1000, endpoint=True)
+    counts[::7] = most
+    missing = np.arange(1000) % 10 == 3
+    status = pa.DictionaryArray.from_arrays(pa.array(missing.astype("i1")), ["matched", "invalid"])
+    table = pa.table(
+        {"observation": np.arange(1000), "count": pa.array(counts, mask=missing), "status": status}
+    )
+    found = measure(put_together(job, table, [0, 10, 400, 1000]))
+    counts = counts[~missing]
+    assert found.percentiles == pytest.approx(np.percentile(counts, PERCENTS), rel=1e-4)
+    for bins in (found.linear, found.logarithmic):
+        assert bins.edges == sorted({*map(int, bins.edges)})
+        assert (bins.edges[0], bins.edges[-1]) == (0, most + 1)
+        assert np.array_equal(bins.counts, np.histogram(counts, bins.edges)[0])
+        if most < 8:
+            assert bins.edges == [*range(most + 2)]

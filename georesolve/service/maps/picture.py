@@ -1,36 +1,57 @@
 """A tile as a picture: colour tells the median distance, opacity how many observations there are.
 
 The colours are viridis, which people who see few colours can tell apart, spread evenly over the
-percentiles of the whole result: a distance has one colour in all tiles of a job.
+percentiles of the whole result: a distance has one colour in all tiles of a job. Of a summary they
+are of plasma, and tell the greatest count of a pixel by ranges of about equal ratios.
 """
 
 import io
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageColor
 
-from georesolve.workers.distances import PERCENTS
+from georesolve.workers.distances import PERCENTS, Distances
 from georesolve.workers.map_files import Square
 
-COLOURS = 64
-UNMATCHED = "#ff3d7f"
+_COLOURS = 64
+_UNMATCHED = "#ff3d7f"
+_MANY = ("#fca537", "#f3864a", "#e56a5d", "#d14f72", "#b83289", "#99159f", "#7501a8")
+"""Of few to many, from plasma without its ends: seen on light maps and on dark ones."""
+_NONE = "#98a3a9"
 _LEAST_ALPHA = 80
 _SIDE = 256
 
 
-@cache
-def colours() -> tuple[str, ...]:
-    """The colours of matched observations, near to far, as `#rrggbb`."""
+class Scale(NamedTuple):
+    """The colours of matched observations, and the numbers from which on they are used, ascending.
+
+    There are none without any number. What is unmatched has a colour of its own, all `#rrggbb`.
+    A pixel with one observation has `least_alpha`.
+    """
+
+    colours: list[str]
+    starts: list[float]
+    unmatched: str
+    least_alpha: int
+
+
+def scale_of(distances: Distances, *, is_count: bool) -> Scale:
+    """The scale of a whole result, whose pixels are all opaque if they show counts."""
+    found = distances.percentiles
+    if is_count:
+        starts = np.geomspace(1, found[-1] + 1, len(_MANY) + 1)[:-1] if any(found) else np.empty(0)
+        starts = np.unique(np.floor(starts))
+        at = np.linspace(0, len(_MANY) - 1, starts.size).astype(int)
+        return Scale([_MANY[i] for i in at], starts.tolist(), _NONE, 255)
     # A tenth of a second to load, for processes that draw.
     from bokeh.palettes import viridis
 
-    return tuple(colour.lower() for colour in viridis(COLOURS))
-
-
-@cache
-def _rgb() -> np.ndarray:
-    return np.array([ImageColor.getrgb(one) for one in (*colours(), UNMATCHED)], np.uint8)
+    at = np.linspace(0, 100, _COLOURS, endpoint=False)
+    starts = np.interp(at, PERCENTS, found) if found else np.empty(0)
+    colours = [colour.lower() for colour in viridis(starts.size)]
+    return Scale(colours, starts.tolist(), _UNMATCHED, _LEAST_ALPHA)
 
 
 @cache
@@ -39,27 +60,19 @@ def empty_tile() -> bytes:
     return _encoded(np.zeros((_SIDE, _SIDE, 4), np.uint8))
 
 
-def thresholds(percentiles_m: list[float]) -> list[float]:
-    """The distances from which on the colours are used, ascending; empty without any distance."""
-    if not percentiles_m:
-        return []
-    at = np.linspace(0, 100, COLOURS, endpoint=False)
-    found: list[float] = np.interp(at, PERCENTS, percentiles_m).tolist()
-    return found
-
-
-def picture(square: Square, percentiles_m: list[float], densest: int) -> bytes:
-    """A tile as PNG; the percentiles are those of the whole result.
+def picture(square: Square, scale: Scale, densest: int) -> bytes:
+    """A tile as PNG.
 
     A pixel with as many observations as the `densest` of its zoom level is opaque.
     """
     counts = square.matched + square.unmatched
     # NaN sorts behind all; its pixels get their colour below.
-    number = np.searchsorted(thresholds(percentiles_m), square.median_m, "right") - 1
-    number = np.where(square.matched > 0, number.clip(0), COLOURS)
+    number = np.searchsorted(scale.starts, square.numbers, "right") - 1
+    number = np.where(square.matched > 0, number.clip(0), len(scale.colours))
+    rgb = [ImageColor.getrgb(one) for one in (*scale.colours, scale.unmatched)]
     share = np.log(counts.clip(1)) / np.log(densest) if densest > 1 else np.ones(counts.shape)
-    alpha = np.where(counts, np.rint(_LEAST_ALPHA + (255 - _LEAST_ALPHA) * share), 0)
-    pixels = np.dstack([_rgb()[number], alpha.astype(np.uint8)])
+    alpha = np.where(counts, np.rint(scale.least_alpha + (255 - scale.least_alpha) * share), 0)
+    pixels = np.dstack([np.array(rgb, np.uint8)[number], alpha.astype(np.uint8)])
     pixels[counts == 0] = 0
     return _encoded(pixels)
 

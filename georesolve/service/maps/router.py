@@ -17,7 +17,7 @@ from georesolve.service.http.answers import unchanged
 from georesolve.service.jobs.router import Job
 from georesolve.service.links import base_of
 from georesolve.service.maps.cache import Drawn, Maps
-from georesolve.service.maps.picture import UNMATCHED, colours, empty_tile, picture, thresholds
+from georesolve.service.maps.picture import empty_tile, picture, scale_of
 from georesolve.service.results.response import OwnResults, Results, result_of
 from georesolve.service.store.rows import JobRow
 from georesolve.workers.distances import PERCENTS
@@ -31,6 +31,10 @@ router = APIRouter(tags=["maps"])
 T = TypeVar("T")
 
 MOST_FEATURES = 2000
+_NAMES = {
+    "distance_m": "distance to the nearest reference",
+    "count": "how many match",
+}
 _WORLD_BOUNDS = [-180.0, -85.05112877980659, 180.0, 85.05112877980659]
 _PNG_TYPE, _GEOJSON_TYPE = "image/png", "application/geo+json"
 _PNG = openapi.answer_of({_PNG_TYPE: openapi.BYTES}, "256 x 256 pixels")
@@ -40,10 +44,11 @@ _MOST = (1 << MOST_ZOOM) - 1
 
 
 class Colour(BaseModel):
-    """A colour, and from which distance on it is used."""
+    """A colour, and from which distance, or of a summary from which count, on it is used."""
 
     color: str
-    distance_m: float
+    distance_m: float | None = None
+    count: int | None = None
 
 
 class TileLayer(BaseModel):
@@ -59,7 +64,10 @@ class TileLayer(BaseModel):
     bounds: list[float] = Field(description="west, south, east, north")
     minzoom: int
     maxzoom: int
-    rows: int = Field(description="observations that the map shows")
+    rows: int = Field(
+        description="observations that the map shows; pairs, or rows of a summary, of those within "
+        "a distance"
+    )
     rows_beyond: int = Field(
         description="observations north or south of 85.0511 degrees, where web maps end: not shown"
     )
@@ -68,28 +76,36 @@ class TileLayer(BaseModel):
     )
     most_features: int = Field(description="observations up to which a tile has GeoJSON")
     colors: list[Colour] = Field(
-        description="of the median distance of the matched observations of a pixel; opacity is the "
+        description="of the median distance of the matched observations of a pixel, or of the "
+        "greatest count that a row of a summary has there, which is opaque; else opacity is the "
         "logarithm of how many observations it has"
     )
-    color_unmatched: str = Field(description="of pixels with unmatched observations alone")
+    color_unmatched: str = Field(
+        description="of pixels with unmatched observations, or counts of 0, alone"
+    )
 
 
 class Percentile(BaseModel):
-    """A distance that a part of the matched observations does not exceed."""
+    """A distance, or a count, that a part of the matched observations does not exceed."""
 
     percent: int
-    distance_m: float
+    distance_m: float | None = None
+    count: float | None = None
 
 
 class Histogram(BaseModel):
-    """Counts between edges; a bin has its lower edge, and the last one both."""
+    """Counts between edges; a bin has its lower edge, and the last one both.
 
-    edges_m: list[float]
+    The edges are distances, or of a summary counts.
+    """
+
+    edges_m: list[float] | None = None
+    edges: list[float] | None = None
     counts: list[int]
 
 
 class Spread(BaseModel):
-    """How far the observations of a result lie from their nearest references."""
+    """How far the observations of a result lie from their references, or how many these are."""
 
     counts: dict[str, int] = Field(description="observations by status")
     percentiles: list[Percentile] = Field(
@@ -148,10 +164,18 @@ class _JobMap(NamedTuple):
     results: Results
     maps: Maps
 
+    @property
+    def shown(self) -> Literal["distance_m", "count"]:
+        """What a map shows of the result: distances, or the counts of a summary."""
+        return "count" if self.job.options.summary else "distance_m"
+
     async def manifest(self) -> Manifest:
         """That of the result."""
-        if self.job.options.summary:
-            raise errors.NotThere("a summary has no distances, and so no map: take one of pairs")
+        if self.shown not in ("distance_m", *self.job.options.made):
+            raise errors.NotThere(
+                "a map shows distances or counts, which this summary has not: ask for "
+                '{"count": true}, too'
+            )
         return await self.results.store.files(self.results.manifest_of, self.job)
 
     async def run(self, function: Callable[[], T]) -> T:
@@ -200,20 +224,26 @@ async def _map_of(job: Job, results: OwnResults, maps: Annotated[Maps, part("map
 JobMap = Annotated[_JobMap, Depends(_map_of)]
 
 
-@router.get("/jobs/{id}/tiles", summary="The result of a job as a layer of a map")
+@router.get(
+    "/jobs/{id}/tiles",
+    summary="The result of a job as a layer of a map",
+    response_model_exclude_none=True,
+)
 async def get_tiles(map: JobMap, request: Request) -> TileLayer:
     """The layer as TileJSON 3.0 describes it, which QGIS, Leaflet and MapLibre show.
 
     The first request makes the map of the result, which takes a second for some millions of rows.
     The coordinates come from the observations of the job, which must be there still then: 410 when
     a registered dataset was removed, or when more than 16 MiB came with a request that did not
-    `Accept` GeoJSON. Of `k` references the nearest counts.
+    `Accept` GeoJSON. Of `k` references the nearest counts. Pairs within a distance are shown one by
+    one, and a summary by its `count`.
     """
     shown, distances = await map.drawn(await map.manifest())
     here = f"{base_of(request)}/jobs/{map.job.id}/tiles"
-    from_m = thresholds(distances.percentiles_m)
+    scale = scale_of(distances, is_count=map.shown == "count")
+    name = "distance of each pair" if map.job.options.has_pairs else _NAMES[map.shown]
     return TileLayer(
-        name="distance to the nearest reference",
+        name=name,
         attribution="georesolve",
         tiles=[f"{here}/{{z}}/{{x}}/{{y}}.png"],
         data=[f"{here}/{{z}}/{{x}}/{{y}}.geojson"],
@@ -225,10 +255,10 @@ async def get_tiles(map: JobMap, request: Request) -> TileLayer:
         counts=distances.counts,
         most_features=MOST_FEATURES,
         colors=[
-            Colour(color=color, distance_m=metres)
-            for color, metres in zip(colours(), from_m, strict=False)
+            Colour.model_validate({"color": color, map.shown: number})
+            for color, number in zip(scale.colours, scale.starts, strict=True)
         ],
-        color_unmatched=UNMATCHED,
+        color_unmatched=scale.unmatched,
     )
 
 
@@ -243,14 +273,17 @@ async def get_tile(map: JobMap, tile: TileOfPath, request: Request) -> Response:
     """A tile of the web mercator grid, as a picture with a transparent ground.
 
     A pixel has the colour of the median distance of its matched observations, and an opacity that
-    grows with the logarithm of their number; TileJSON tells the colours.
+    grows with the logarithm of their number; TileJSON tells the colours. Of a summary it is the
+    greatest count.
     """
+    is_count = map.shown == "count"
 
     def drawn_tile(_: Manifest, drawn: Drawn) -> bytes:
         shown, distances = drawn
         if not shown.count(*tile):
             return empty_tile()
-        return picture(shown.square(*tile), distances.percentiles_m, shown.densest(tile.z))
+        square = shown.square(*tile, greatest=is_count)
+        return picture(square, scale_of(distances, is_count=is_count), shown.densest(tile.z))
 
     return await map.answer(request, tile, _PNG_TYPE, drawn_tile)
 
@@ -268,8 +301,8 @@ async def get_tile_features(
     """The observations of a tile with the columns of the result, where these are `most` or fewer.
 
     A matched one is a line from the observation to its reference, in two pieces where it crosses
-    the antimeridian; others are points. `observations` tells how many the tile has: where these are
-    too many, there are no features.
+    the antimeridian; others are points, as are the rows of a summary. `observations` tells how many
+    the tile has: where these are too many, there are no features.
     """
 
     def collection(manifest: Manifest, drawn: Drawn) -> bytes:
@@ -278,28 +311,41 @@ async def get_tile_features(
         if 0 < count <= most:
             table = read_matches(manifest, *drawn.map.rows_of(*tile))
             sets = partial(map.results.set_of, map.job)
-            for is_matched in (True, False):
-                own = table.filter(pc.equal(pc.is_valid(table["reference"]), is_matched))
-                if own.num_rows:
-                    found += features(TableRows(own), sets, lines=is_matched)
+            own = {False: table}
+            if map.shown != "count":
+                is_matched = pc.is_valid(table["reference"])
+                own = {True: table.filter(is_matched), False: table.filter(pc.invert(is_matched))}
+            for lines, rows in own.items():
+                if rows.num_rows:
+                    found += features(TableRows(rows), sets, lines=lines)
         head = f'{{"type":"FeatureCollection","observations":{count},"features":['
         return (head + ",\n".join(found) + "]}\n").encode()
 
     return await map.answer(request, tile, _GEOJSON_TYPE, collection)
 
 
-@router.get("/jobs/{id}/distances", summary="How the distances of a result are spread")
+@router.get(
+    "/jobs/{id}/distances",
+    summary="How the distances of a result are spread",
+    response_model_exclude_none=True,
+)
 async def get_distances(map: JobMap) -> Spread:
     """Observations by status, percentiles of their distances, and two histograms.
 
     The histograms have 64 bins from 0 to the greatest distance: one of equal widths, one whose
-    edges from the second on have equal ratios. Of `k` references the nearest counts.
+    edges from the second on have equal ratios. Of `k` references the nearest counts. Of a summary
+    counts take the place of distances, and edges are whole numbers, fewer where these are small.
     """
     found = await map.run(partial(map.maps.distances, map.job.id, await map.manifest()))
-    pairs = zip(PERCENTS, found.percentiles_m, strict=False)
+    edges = "edges" if map.shown == "count" else "edges_m"
+    linear, logarithmic = (
+        Histogram.model_validate({edges: one.edges, "counts": one.counts})
+        for one in (found.linear, found.logarithmic)
+    )
+    percentiles = [
+        Percentile.model_validate({"percent": percent, map.shown: number})
+        for percent, number in zip(PERCENTS, found.percentiles, strict=False)
+    ]
     return Spread(
-        counts=found.counts,
-        percentiles=[Percentile(percent=one, distance_m=metres) for one, metres in pairs],
-        linear=Histogram(**found.linear._asdict()),
-        logarithmic=Histogram(**found.logarithmic._asdict()),
+        counts=found.counts, percentiles=percentiles, linear=linear, logarithmic=logarithmic
     )
