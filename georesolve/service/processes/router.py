@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from georesolve import __version__
 from georesolve.intake.representations import FORMATS, JSON, POINTS, Format
+from georesolve.options import WithinOptions
 from georesolve.service import errors
 from georesolve.service.http import examples, openapi
 from georesolve.service.links import OGC_RELATION, Link, base_of
@@ -79,7 +80,8 @@ def _inputs(question: ProcessId) -> dict[str, InputDescription]:
             title=name,
             description=field["description"],
             minOccurs=int(name in required),
-            schema_=openapi.without_null(field),
+            schema_=openapi.without_null(field)
+            | ({"default": WithinOptions.how} if (question, name) == ("within", "how") else {}),
         )
         for name, field in schema["properties"].items()
         if name != "question" and QUESTION_OF.get(name, question) == question

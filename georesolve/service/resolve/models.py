@@ -25,6 +25,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from georesolve.intake.addresses import LONGEST, is_href
 from georesolve.intake.columns import EVERY, LONGEST_NAME, PREFIXES, Reading, Role, reading_for
+from georesolve.intake.errors import InvalidOption
 from georesolve.intake.representations import FORMATS, LINES
 from georesolve.options import Options, WithinOptions
 from georesolve.service import errors
@@ -281,7 +282,12 @@ class MatchParameters(TableParameters):
             kind, required = _CHECKED[self.question]
             names = {one.name for one in fields(kind)} & _OPTIONS.keys()
             own = {name: given[name] for name in self.model_fields_set & names}
-            checked = vars(kind(**{**required, **own}))
+            try:
+                checked = vars(kind(**{**required, **own}))
+            except InvalidOption as refused:
+                # What it says begins with the name of the option.
+                name, _, detail = str(refused).partition(" ")
+                raise self._refusal(name.partition("=")[0], detail) from None
             given |= {name: checked[name] for name in names}
         return MatchOptions(**given)
 
