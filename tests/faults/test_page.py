@@ -195,6 +195,108 @@ def test_what_was_typed_last_takes_no_second_click(page, label, typed, way):
         expect(page.get_by_text("5000", exact=True)).to_be_visible()
 
 
+def with_points(page):
+    """The page with two sets, the same points, and what it says of a job of them."""
+    page.goto("/?match")
+    for legend in ("Observations", "References"):
+        expect(put(page, legend, "points.csv", POINTS)).to_contain_text("extent")
+    expect(page.get_by_text("about")).to_be_visible()
+    return page
+
+
+def test_a_button_that_is_pressed_for_long_stays_under_the_pointer(chromium, service):
+    # All of the page is in view: nothing but what stands above the button moves it.
+    for page in opened(chromium, service, refusal=400, viewport={"width": 1280, "height": 2000}):
+        distance = with_points(page).locator("input[name=max_distance_m]")
+        distance.fill("-5")
+        page.keyboard.press("Tab")
+        expect(distance.locator("xpath=..").get_by_role("alert")).to_contain_text("greater than")
+        distance.fill("5000")
+        with page.expect_response("**/estimate"):
+            page.get_by_role("button", name="Match").hover()
+            page.mouse.down()
+            # As long as an estimate would need.
+            page.evaluate("new Promise((resolve) => setTimeout(resolve, 1000))")
+            page.mouse.up()
+        page.wait_for_url(re.compile(r"\?job="))
+
+
+def ask_within(page, metres, result):
+    """Choose the question, the distance and what the result is."""
+    page.locator("select[name=question]").select_option("within")
+    page.locator("input[name=distance_m]").fill(metres)
+    page.locator("select[name=summary]").select_option(result)
+
+
+def test_pairs_within_a_distance(page, pictures):
+    with_points(page).locator("select[name=question]").select_option("within")
+    expect(page.get_by_text("Give the distance first.")).to_be_visible()
+    for name in ("k", "max_distance_m"):
+        expect(page.locator(f"[name={name}]")).to_be_hidden()
+    # Of two points 314 km apart and themselves.
+    ask_within(page, "400000", "pairs, nearest first")
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("4 rows (from a sample")).to_be_visible()
+    page.locator("select[name=once]").select_option("yes")
+    expect(page.get_by_text("1 row (from a sample")).to_be_visible()
+    page.screenshot(path=pictures / "within.png", full_page=True)
+    refuse_barriers(page)
+    page.keyboard.press("Tab")
+    with page.expect_request("**/processes/within/execution") as sent:
+        page.get_by_role("button", name="Match").click()
+    inputs = sent.value.post_data_json["inputs"]
+    assert (inputs["question"], inputs["distance_m"], inputs["once"]) == ("within", 400_000, True)
+    assert not {"k", "max_distance_m", "summary", "summary_by"} & inputs.keys()
+    expect(page.get_by_text("1 pair in these tiles")).to_be_visible()
+    place = page.get_by_role("region", name="map of the result")
+    expect(place.locator("path.join")).to_have_count(1)
+    expect(page.get_by_text("median(distance_m)")).to_be_visible()
+    expect(page.get_by_role("link", name="GeoJSON lines")).to_be_visible()
+    page.screenshot(path=pictures / "pairs.png", full_page=True)
+    refuse_barriers(page)
+
+
+@pytest.mark.parametrize("by", ["observation", "reference"])
+def test_counts_within_a_distance(page, service, pictures, by):
+    # Along the equator every 0.1 degrees: three, and at both ends two, are within 12 km.
+    lines = [f"p{i},0,{i / 10}" for i in range(9)]
+    page.goto("/?match")
+    put(page, "Observations", "line.csv", "\n".join(["id,lat,lon", *lines, "far,40,9"]).encode())
+    put(page, "References", "line.csv", "\n".join(["id,lat,lon", *lines, "away,-40,9"]).encode())
+    ask_within(page, "12000", f"a count for each {by}")
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("10 rows, ")).to_be_visible()
+    expect(page.locator("[name=how]")).to_be_hidden()
+    page.get_by_role("button", name="Match").click()
+    legend = page.get_by_role("list", name="counts by colour")
+    expect(legend.get_by_role("listitem")).to_have_text(["0", "1", "2", "3 or more"])
+    expect(page.get_by_text(f"greatest count of the {by}s in a pixel")).to_be_visible()
+    expect(page.get_by_role("img", name="histogram of counts")).to_be_visible()
+    expect(page.get_by_text('max("count")')).to_be_visible()
+    expect(page.get_by_role("link", name="GeoJSON lines")).to_have_count(0)
+    expect(page.get_by_text(f"10 {by}s in these tiles: point at one")).to_be_visible()
+    swatches = legend.locator("rect")
+    colours = [one.get_attribute("fill") for one in swatches.all()]
+    assert len({*colours}) == 4
+    place = page.get_by_role("region", name="map of the result")
+    dots = place.locator("path.counted")
+    expect(dots).to_have_count(10)
+    shown = sorted(one.get_attribute("fill") for one in dots.all())
+    assert shown == sorted([colours[3]] * 7 + [colours[2]] * 2 + [colours[0]])
+    dots.last.hover(force=True)
+    other = {"observation": "reference", "reference": "observation"}[by]
+    expect(place.locator(".leaflet-tooltip")).to_have_text(re.compile(rf"^\w+: \d {other}s?$"))
+    page.screenshot(path=pictures / f"counts-by-{by}.png", full_page=True)
+    refuse_barriers(page)
+
+
+def test_what_is_wrong_with_a_distance_stands_beside_it(chromium, service):
+    for page in opened(chromium, service, refusal=400):
+        ask_within(with_points(page), "-5", "pairs, nearest first")
+        label = page.locator("label", has=page.locator("input[name=distance_m]"))
+        expect(label.get_by_role("alert")).to_contain_text("must be a finite number of metres")
+
+
 def test_a_match_without_sets_says_what_is_missing(page):
     page.goto("/?match")
     page.get_by_role("button", name="Match").click()

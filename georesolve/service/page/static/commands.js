@@ -2,7 +2,7 @@
 
 import { element } from "./elements.js";
 
-function textsOf(job) {
+function textsOf(job, isCount) {
   const server = job.slice(0, job.lastIndexOf("/jobs/"));
   const id = job.slice(job.lastIndexOf("/") + 1);
   return {
@@ -15,7 +15,7 @@ function textsOf(job) {
     ].join("\n"),
     DuckDB: [
       "INSTALL httpfs; LOAD httpfs;",
-      "SELECT status, count(*), median(distance_m)",
+      `SELECT status, count(*), ${isCount ? 'max("count")' : "median(distance_m)"}`,
       `FROM '${job}/results/matches.parquet' GROUP BY status;`,
     ].join("\n"),
   };
@@ -24,8 +24,8 @@ function textsOf(job) {
 const WITH_KEY =
   "Where a key is asked for: curl -H 'Authorization: Bearer KEY', Client(..., key=\"KEY\"), and in DuckDB CREATE SECRET (TYPE http, BEARER_TOKEN 'KEY').";
 
-export function commandsOf(job) {
-  const lines = Object.entries(textsOf(job)).flatMap(([name, text]) => {
+export function commandsOf(job, isCount) {
+  const lines = Object.entries(textsOf(job, isCount)).flatMap(([name, text]) => {
     const copy = element("button", { type: "button", "aria-label": `copy the lines of ${name}` }, "Copy");
     copy.addEventListener("click", async () => {
       await navigator.clipboard.writeText(text);

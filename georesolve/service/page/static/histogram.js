@@ -1,7 +1,8 @@
-// How far observations lie from their references: bars of equal or of growing width.
+// How far observations lie from their references, or how many these are: bars of equal or of growing
+// width.
 
 import { choice, element, table } from "./elements.js";
-import { count, metres } from "./quantities.js";
+import { count, metres, rangeOf } from "./quantities.js";
 
 const [WIDTH, HEIGHT, FOOT] = [640, 200, 24];
 const MARKED = [5, 50, 95];
@@ -14,40 +15,46 @@ function svg(name, attributes, ...children) {
 }
 
 // Bins stand side by side in equal widths: of the logarithmic ones the edges have equal ratios.
-function bars({ edges_m: edges, counts }, percentiles) {
+function bars({ edges_m, edges = edges_m, counts }, percentiles, words) {
   const most = Math.max(...counts);
   const width = WIDTH / counts.length;
-  const drawing = svg("svg", { class: "histogram", viewBox: `0 0 ${WIDTH} ${HEIGHT + FOOT}`, role: "img", "aria-label": "histogram of distances" });
+  const drawing = svg("svg", { class: "histogram", viewBox: `0 0 ${WIDTH} ${HEIGHT + FOOT}`, role: "img", "aria-label": `histogram of ${words.of}` });
   counts.forEach((rows, at) => {
     const height = (HEIGHT * rows) / most;
-    const words = `${metres(edges[at])} to ${metres(edges[at + 1])}: ${count(rows)}`;
+    const about = `${words.range(edges[at], edges[at + 1])}: ${count(rows)}`;
     drawing.append(
-      svg("rect", { x: at * width, y: HEIGHT - height, width: Math.max(0.5, width - 1), height }, svg("title", {}, words)),
+      svg("rect", { x: at * width, y: HEIGHT - height, width: Math.max(0.5, width - 1), height }, svg("title", {}, about)),
     );
   });
-  for (const { percent, distance_m: distance } of percentiles.filter((one) => MARKED.includes(one.percent))) {
-    const after = edges.findIndex((edge) => edge > distance);
+  percentiles.filter((one) => MARKED.includes(one.percent)).forEach(({ percent, number }, place) => {
+    const after = edges.findIndex((edge) => edge > number);
     const at = after < 1 ? counts.length - 1 : after - 1;
-    const x = width * (at + (distance - edges[at]) / (edges[at + 1] - edges[at]));
-    drawing.append(svg("line", { class: "percentile", x1: x, x2: x, y1: 0, y2: HEIGHT }), svg("text", { x: Math.min(x + 3, WIDTH - 40), y: 12 }, `${percent} %`));
-  }
+    const x = width * (at + (number - edges[at]) / (edges[at + 1] - edges[at]));
+    drawing.append(svg("line", { class: "percentile", x1: x, x2: x, y1: 0, y2: HEIGHT }), svg("text", { x: Math.min(x + 3, WIDTH - 40), y: 14 + 16 * place }, `${percent} %`));
+  });
   [0, counts.length >> 1, counts.length].forEach((at, place) => {
     const anchor = ["start", "middle", "end"][place];
-    drawing.append(svg("text", { x: at * width, y: HEIGHT + 16, "text-anchor": anchor }, metres(edges[at])));
+    drawing.append(svg("text", { x: at * width, y: HEIGHT + 16, "text-anchor": anchor }, words.number(place === 2 ? words.last(edges[at]) : edges[at])));
   });
   return drawing;
 }
 
-export function histogramOf(spread) {
+const DISTANCES = { of: "distances", number: metres, last: (edge) => edge, range: (from, to) => `${metres(from)} to ${metres(to)}` };
+// They are whole: a bin ends before its upper edge.
+const COUNTS = { of: "counts", number: count, last: (edge) => edge - 1, range: (from, to) => rangeOf(from, to - 1) };
+
+export function histogramOf(spread, isCount) {
   if (!spread.percentiles.length) return [element("p", {}, "No observation has a reference.")];
+  const words = isCount ? COUNTS : DISTANCES;
+  const percentiles = spread.percentiles.map((one) => ({ ...one, number: one.distance_m ?? one.count }));
   const place = element("div");
   const scale = choice("logarithmic", [["logarithmic", "logarithmic"], ["linear", "linear"]], { onchange: () => show() });
-  const show = () => place.replaceChildren(bars(spread[scale.value], spread.percentiles));
+  const show = () => place.replaceChildren(bars(spread[scale.value], percentiles, words));
   show();
-  const row = spread.percentiles.map((one) => metres(one.distance_m));
+  const row = percentiles.map((one) => words.number(one.number));
   return [
-    element("label", {}, "Scale of distances", scale),
+    element("label", {}, `Scale of ${words.of}`, scale),
     place,
-    table(spread.percentiles.map((one) => `${one.percent} %`), [row], { label: "percentiles of distances" }),
+    table(percentiles.map((one) => `${one.percent}\u00a0%`), [row], { label: `percentiles of ${words.of}` }),
   ];
 }

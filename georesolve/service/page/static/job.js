@@ -57,7 +57,7 @@ function stateOf(job, address) {
     definitions([
       ["status", job.status],
       ["message", job.message],
-      ["observations", count(job.rows)],
+      ["rows", count(job.rows)],
       ["accepted", `${time(job.created)} (${age(job.created)})`],
       ["took", job.finished && job.started && seconds((Date.parse(job.finished) - Date.parse(job.started)) / 1000)],
       ["kept until", job.expires && job.status === "successful" && time(job.expires)],
@@ -86,24 +86,28 @@ async function showOutcome(outcome, job, address) {
       outcome.append(problemOf(error.document));
     }
   }
-  if (job.status !== "successful" || job.processID !== "nearest") return;
-  const report = await get(`${address}/report`);
-  const spread = await get(`${address}/distances`);
+  if (job.status !== "successful") return;
+  const [report, process] = await Promise.all([get(`${address}/report`), get(`processes/${job.processID}`)]);
+  const kind = kindOf(job, report);
+  const isCount = kind === "observation" || kind === "reference";
   const map = element("div", {}, element("p", { class: "faint" }, "The map is being drawn."));
+  const shown = [];
+  // A summary without a count has neither.
+  if (!isCount || report.options.summary.count?.includes("count")) {
+    const spread = await get(`${address}/distances`);
+    shown.push(element("h2", {}, isCount ? "Counts" : "Distances"), ...histogramOf(spread, isCount), element("h2", {}, "Map"), map);
+  }
   outcome.append(
     ...report.remarks.map((one) => element("p", { class: "remark" }, one)),
     element("h2", {}, "Rows by status"),
     countsOf(report),
-    element("h2", {}, "Distances"),
-    ...histogramOf(spread),
-    element("h2", {}, "Map"),
-    map,
+    ...shown,
     element("h2", {}, "Result"),
     element("p", {}, `${inRows(report.rows)}, ${bytes(report.size_bytes)} as Parquet.`),
-    downloadsOf(job, address),
-    ...commandsOf(new URL(address, document.baseURI).href),
+    downloadsOf(job, address, isCount),
+    ...commandsOf(new URL(address, document.baseURI).href, isCount),
     element("h2", {}, "Options"),
-    definitions(Object.entries(report.options).map(([name, value]) => [name, textOf(value)])),
+    definitions(Object.entries(report.options).filter(([name]) => name in process.inputs).map(([name, value]) => [name, textOf(value)])),
     element("h2", {}, "Where the time went"),
     stagesOf(report),
     element("h2", {}, "Report"),
@@ -123,7 +127,13 @@ async function showOutcome(outcome, job, address) {
       element("button", { class: "wrong", onclick: () => removed(address) }, "Remove job and result"),
     ),
   );
-  map.replaceChildren(...(await mapOf(address)));
+  if (shown.length) map.replaceChildren(...(await mapOf(address, kind)));
+}
+
+// What a row of the result is of: "nearest", "pair", or "observation" or "reference" of a summary.
+function kindOf(job, report) {
+  if (Object.keys(report.options.summary ?? {}).length) return report.options.summary_by;
+  return job.processID === "within" ? "pair" : "nearest";
 }
 
 async function removed(address) {
@@ -133,18 +143,21 @@ async function removed(address) {
 }
 
 function countsOf(report) {
+  // Of an inner result those that are not matched are observations without a row.
+  const share = (status, rows) =>
+    report.options.how === "inner" && status !== "matched" ? "left out" : `${((100 * rows) / report.rows).toFixed(1)} %`;
   const rows = Object.entries(report.counts)
     .filter(([, rows]) => rows)
-    .map(([status, rows]) => [status.replaceAll("_", " "), count(rows), `${((100 * rows) / report.rows).toFixed(1)} %`]);
+    .map(([status, rows]) => [status.replaceAll("_", " "), count(rows), share(status, rows)]);
   return table(["status", "rows", "share"], rows, { numbers: [1, 2], label: "rows by status" });
 }
 
-function downloadsOf(job, address) {
+function downloadsOf(job, address, isCount) {
   const wanted = linkOf(job, "http://www.opengis.net/def/rel/ogc/1.0/results");
   return element(
     "div",
     { class: "row", "data-result": wanted },
-    Object.entries(FORMATS).map(([name, text]) =>
+    Object.entries(FORMATS).filter(([name]) => !(isCount && name.endsWith("line"))).map(([name, text]) =>
       element("a", { class: "button", href: `${address}/results/${name}`, download: name.split("?")[0] }, text),
     ),
   );
@@ -163,5 +176,6 @@ function stagesOf(report) {
 
 function textOf(value) {
   if (Array.isArray(value)) return value.join(", ");
-  return value === null ? null : String(value);
+  if (value === null || typeof value !== "object") return value === null ? null : String(value);
+  return Object.keys(value).length ? JSON.stringify(value) : null;
 }

@@ -1,25 +1,43 @@
 // The result on a map: tiles of the service, and near by each observation with a line to its
-// reference.
+// reference, or with its count.
 
 import { Problem, get } from "./api.js";
 import { element, problemOf } from "./elements.js";
-import { count, inRows, metres } from "./quantities.js";
+import { count, inRows, many, metres, rangeOf } from "./quantities.js";
 
 // Those in view that are drawn one by one; more are told by the colours of the tiles.
 const MOST_SINGLE = 500;
 const MOST_TILES = 40;
 const TILE_PIXELS = 256;
 const WORLDS = [-360, 0, 360];
+const COUNTED = { observation: "reference", reference: "observation" };
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-function wordsOf(row) {
+// By what a row of the result is of.
+const FAR = {
+  nearest: "Zoom in to see a line from each observation to its reference.",
+  pair: "Zoom in to see a line from each observation to each of its references.",
+  observation: "Zoom in to see the count of each observation.",
+  reference: "Zoom in to see the count of each reference.",
+};
+const NEAR = {
+  nearest: (n) => `${many(n, "observation")} in these tiles, each with a line to its reference if it has one.`,
+  pair: (n) => `${many(n, "pair")} in these tiles, each with a line from the observation to the reference.`,
+  observation: (n) => `${many(n, "observation")} in these tiles: point at one to read its count.`,
+  reference: (n) => `${many(n, "reference")} in these tiles: point at one to read its count.`,
+};
+
+function wordsOf(row, kind) {
+  if (row.count !== undefined && kind in COUNTED) {
+    return `${row[`${kind}_id`] ?? `row ${row[kind]}`}: ${many(row.count, COUNTED[kind])}`;
+  }
   const observation = row.observation_id ?? `row ${row.observation}`;
   if (row.reference === null) return `${observation}: ${row.status.replaceAll("_", " ")}`;
   return `${observation} → ${row.reference_id ?? `row ${row.reference}`}: ${metres(row.distance_m)}`;
 }
 
-export async function mapOf(address) {
+export async function mapOf(address, kind) {
   let layer;
   try {
     layer = await get(`${address}/tiles`);
@@ -31,9 +49,9 @@ export async function mapOf(address) {
   const place = element("div", { class: "map", role: "region", "aria-label": "map of the result" });
   const told = element("p", { "aria-live": "polite", class: "faint" });
   // Leaflet wants its place to have a size, so it must stand in the page before.
-  requestAnimationFrame(() => draw(place, told, address, layer));
+  requestAnimationFrame(() => draw(place, told, address, layer, kind));
   const beyond = `Beyond 85.0511° north or south, where this map ends: ${inRows(layer.rows_beyond)}.`;
-  return [place, told, ...legendOf(layer), layer.rows_beyond ? element("p", {}, beyond) : ""];
+  return [place, told, ...(kind in COUNTED ? rangesOf(layer, kind) : legendOf(layer)), layer.rows_beyond ? element("p", {}, beyond) : ""];
 }
 
 function legendOf({ colors, color_unmatched: unmatched }) {
@@ -42,6 +60,19 @@ function legendOf({ colors, color_unmatched: unmatched }) {
   const ends = [colors[0], colors[colors.length >> 1], colors.at(-1)].map((one) => element("span", {}, metres(one.distance_m)));
   const meaning = ["Colour is the median distance of a pixel, ", swatches("swatch", [unmatched]), " that it has unmatched observations alone; opacity is how many it has."];
   return [strip, element("div", { class: "row" }, ends), element("p", { class: "faint" }, ...meaning)];
+}
+
+// The ranges of counts, each with its colour.
+function rangesOf({ colors, color_unmatched: none }, kind) {
+  const ranges = colors.map(({ color, count: from }, at) => {
+    const words = at + 1 < colors.length ? rangeOf(from, colors[at + 1].count - 1) : `${count(from)} or more`;
+    return [color, words];
+  });
+  const meaning = `Colour is the greatest count of the ${kind}s in a pixel.`;
+  return [
+    element("ul", { class: "ranges", "aria-label": "counts by colour" }, [[none, "0"], ...ranges].map(([color, words]) => element("li", {}, swatches("swatch", [color]), ` ${words}`))),
+    element("p", { class: "faint" }, meaning),
+  ];
 }
 
 // Colours side by side; a reader of the screen hears the words around them.
@@ -57,7 +88,7 @@ function swatches(name, colours) {
   return svg;
 }
 
-async function draw(place, told, address, layer) {
+async function draw(place, told, address, layer, kind) {
   const map = L.map(place, { worldCopyJump: true, minZoom: 1, maxZoom: layer.maxzoom });
   map.attributionControl.setPrefix(false).addAttribution("Natural Earth");
   const [west, south, east, north] = layer.bounds;
@@ -97,11 +128,11 @@ async function draw(place, told, address, layer) {
     singles.clearLayers();
     place.dataset.zoom = map.getZoom();
     if (!found.length) {
-      told.textContent = "Zoom in to see a line from each observation to its reference.";
+      told.textContent = FAR[kind];
       return;
     }
-    found.forEach(({ features }, at) => features.forEach((one) => single(one, inView[at].world).forEach((part) => singles.addLayer(part))));
-    told.textContent = `${count(total)} observations in these tiles, each with a line to its reference if it has one.`;
+    found.forEach(({ features }, at) => features.forEach((one) => single(one, inView[at].world, layer, kind).forEach((part) => singles.addLayer(part))));
+    told.textContent = NEAR[kind](total);
   };
   map.on("moveend", near);
   await near();
@@ -123,13 +154,15 @@ function tilesIn(map) {
 }
 
 // A line across the antimeridian comes in two pieces, and is drawn as one.
-function single({ geometry, properties }, world) {
-  const words = wordsOf(properties);
+function single({ geometry, properties }, world, layer, kind) {
+  const words = wordsOf(properties, kind);
   const dot = (lat, lon, fillColor, className) =>
     L.circleMarker([lat, lon], { radius: 5, weight: 1, color: colour("--ink"), fillColor, fillOpacity: 1, className, words });
   if (geometry.type === "Point") {
     const [lon, lat] = geometry.coordinates;
-    return [dot(lat, lon + world, colour("--wrong"), "unmatched")];
+    if (!(kind in COUNTED)) return [dot(lat, lon + world, colour("--wrong"), "unmatched")];
+    const range = layer.colors.findLast((one) => one.count <= properties.count);
+    return [dot(lat, lon + world, range?.color ?? layer.color_unmatched, "counted")];
   }
   const pieces = geometry.type === "LineString" ? [geometry.coordinates] : geometry.coordinates;
   const [lon, lat] = pieces[0][0];

@@ -3,40 +3,57 @@
 import { Problem, get, post } from "./api.js";
 import { element, problemOf } from "./elements.js";
 import { MatchOptions } from "./options.js";
-import { bytes, inRows, seconds } from "./quantities.js";
+import { bytes, count, inRows, seconds } from "./quantities.js";
 import { PointSet } from "./set.js";
 
 const PAUSE_MS = 250;
 
 export async function showMatch(main, query) {
   document.title = "Match · georesolve";
-  const [process, registered] = await Promise.all([get("processes/nearest"), get("datasets?limit=1000")]);
+  const [nearest, within, registered] = await Promise.all(
+    ["processes/nearest", "processes/within", "datasets?limit=1000"].map((path) => get(path)),
+  );
   const estimate = element("div", { "aria-live": "polite" }, element("p", { class: "faint" }, "Give both sets first."));
   // Enabled whatever changes: a click that makes a field lose the focus, and change, still counts.
   const go = element("button", { class: "main", type: "submit" }, "Match");
   const sets = {};
   let timer = 0;
+  let pressed = false;
   let asking = new AbortController();
 
   const changed = () => {
+    for (const [role, set] of Object.entries(sets)) set.carry.hidden = !hasRows(role);
     const address = new URLSearchParams({ match: "" });
     for (const [role, set] of Object.entries(sets)) if (set.dataset) address.set(role, set.dataset.id);
     history.replaceState(null, "", `?${address.toString().replace("match=", "match")}`);
     asking.abort();
     clearTimeout(timer);
-    timer = setTimeout(ask, PAUSE_MS);
+    if (!pressed) timer = setTimeout(ask, PAUSE_MS);
   };
-  const options = new MatchOptions(process.inputs, changed, () => {
+  // An estimate may be of another height than the last: it must not move a button that is pressed.
+  go.addEventListener("pointerdown", () => (pressed = true));
+  for (const end of ["pointerup", "pointercancel"]) {
+    addEventListener(end, () => {
+      if (!pressed) return;
+      pressed = false;
+      changed();
+    });
+  }
+  const options = new MatchOptions({ nearest: nearest.inputs, within: within.inputs }, changed, () => {
     for (const set of Object.values(sets)) if (set.file && !set.dataset) set.read();
   });
   for (const role of ["observations", "references"]) {
     sets[role] = new PointSet(role, registered.datasets, () => options.reading(), changed);
   }
+  // Whether a row of the result is of one row of the set, so that it can take its columns along.
+  const hasRows = (role) => !options.summary || `${options.summary}s` === role;
+  const carried = (role, name) =>
+    hasRows(role) && sets[role].carried.length ? { [name]: sets[role].carried } : {};
   const inputs = () => ({
     observations: { dataset: sets.observations.dataset.id },
     references: { dataset: sets.references.dataset.id },
-    ...(sets.observations.carried.length ? { observation_columns: sets.observations.carried } : {}),
-    ...(sets.references.carried.length ? { columns: sets.references.carried } : {}),
+    ...carried("observations", "observation_columns"),
+    ...carried("references", "columns"),
     ...options.values(),
   });
 
@@ -48,21 +65,23 @@ export async function showMatch(main, query) {
 
   // Tell what the job would take, or what is wrong; returns whether it fits.
   async function ask() {
-    if (!sets.observations.dataset || !sets.references.dataset) {
-      estimate.replaceChildren(element("p", { class: "faint" }, "Give both sets first."));
+    options.mark([]);
+    const missing = !sets.observations.dataset || !sets.references.dataset ? "both sets" : "the distance";
+    if (missing === "both sets" || !options.complete) {
+      estimate.replaceChildren(element("p", { class: "faint" }, `Give ${missing} first.`));
       return false;
     }
     asking.abort();
     asking = new AbortController();
-    options.mark([]);
     try {
       const found = await post("estimate", { inputs: inputs() }, {}, { signal: asking.signal });
+      const spread = typeof found.rows_spread === "number" ? ` (from a sample, ± ${count(found.rows_spread)})` : "";
       const workers = found.devices === 1 ? "1 worker" : `${found.devices} workers`;
       estimate.replaceChildren(
         element(
           "p",
           {},
-          `${inRows(found.rows)}, ${bytes(found.bytes_out)}, about ${seconds(found.seconds)} on ${workers}.`,
+          `${inRows(found.rows)}${spread}, ${bytes(found.bytes_out)}, about ${seconds(found.seconds)} on ${workers}.`,
         ),
         ...found.obstacles.map((one) => element("p", { class: "problem" }, one)),
       );
@@ -81,7 +100,7 @@ export async function showMatch(main, query) {
       clearTimeout(timer);
       if (!(await ask())) return;
       const headers = { Prefer: "respond-async" };
-      const job = await post("processes/nearest/execution", { inputs: inputs() }, headers);
+      const job = await post(`processes/${options.question}/execution`, { inputs: inputs() }, headers);
       location.assign(`?job=${encodeURIComponent(job.id)}`);
     } catch (error) {
       refused(error);
@@ -95,11 +114,12 @@ export async function showMatch(main, query) {
     element(
       "p",
       {},
-      "For every observation, the nearest reference: exact, on a sphere. Files are Parquet, CSV, GeoJSON or Arrow streams, with coordinates in degrees.",
+      "For every observation, the nearest references, or all within a distance: exact, on a sphere. Files are Parquet, CSV, GeoJSON or Arrow streams, with coordinates in degrees.",
     ),
     element(
       "form",
       { onsubmit: start },
+      options.find,
       element("div", { class: "two" }, sets.observations.panel, sets.references.panel),
       options.panel,
       element("h2", {}, "What it will take"),

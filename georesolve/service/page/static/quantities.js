@@ -5,7 +5,11 @@ const FEW = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 
 export const count = (value) => GROUPS.format(value).replaceAll(",", "\u202f");
 
-export const inRows = (value) => `${count(value)} ${value === 1 ? "row" : "rows"}`;
+export const rangeOf = (first, last) => (first === last ? count(first) : `${count(first)} to ${count(last)}`);
+
+export const many = (value, word) => `${count(value)} ${word}${value === 1 ? "" : "s"}`;
+
+export const inRows = (value) => many(value, "row");
 
 export function bytes(value) {
   const units = ["bytes", "kB", "MB", "GB", "TB"];

@@ -80,6 +80,7 @@ export class PointSet {
   async choose(id) {
     this.file = null;
     this.input.value = "";
+    this.select.value = id;
     this.known = this.#become(() => (id ? get(`datasets/${encodeURIComponent(id)}`) : null));
     await this.known;
   }
