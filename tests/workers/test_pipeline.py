@@ -223,7 +223,7 @@ def test_a_killed_worker_costs_nothing_but_time(cluster, make_job, monkeypatch):
     assert killed
     assert result.digest == expected.digest
     assert progress.counts["matched"] == progress.rows_done == 20_000
-    cluster.client.wait_for_workers(len(pids), timeout=60)
+    cluster.client.wait_for_workers(len(pids), timeout=120)
     assert victim not in cluster.client.run(os.getpid).values()
 
 

@@ -180,7 +180,7 @@ def test_a_lost_device_costs_its_worker_and_nothing_else(cluster, tmp_path):
     result, progress = run(cluster, job("after"), lambda progress: None, lambda: False)
     assert result.digest == expected.digest
     assert progress.rows_done == 300_000
-    cluster.client.wait_for_workers(len(pids), timeout=60)
+    cluster.client.wait_for_workers(len(pids), timeout=120)
     after = cluster.client.run(os.getpid)
     assert pids[victim] not in after.values()
     assert set(pids.values()) - {pids[victim]} <= set(after.values())
@@ -217,7 +217,7 @@ def test_a_device_that_is_wrong_costs_its_worker_and_nothing_else(cluster, tmp_p
     result, progress = run(cluster, job("after"), lambda progress: None, lambda: False)
     assert result.digest == expected.digest
     assert progress.rows_done == 20_000
-    cluster.client.wait_for_workers(len(pids), timeout=60)
+    cluster.client.wait_for_workers(len(pids), timeout=120)
     assert pids[victim] not in cluster.client.run(os.getpid).values()
 
 

@@ -134,7 +134,7 @@ def test_killed_while_pairs_are_written_and_taken_up_again(
     assert killed
     assert content(job) == expected
     assert {path: path.stat().st_mtime_ns for path in standing} == standing
-    cluster.client.wait_for_workers(2, timeout=60)
+    cluster.client.wait_for_workers(2, timeout=120)
 
 
 def test_what_is_too_large_is_refused_before_a_pair_is_written(cluster, make_job):
