@@ -37,9 +37,7 @@ _RATES: dict[Device, _Rates] = {
 _COORDINATES_BYTES = 16
 """Of a row of a dataset: latitude and longitude."""
 _DISTANCE_BYTES = 8
-"""Of a result row; the observation and the status take nearly none."""
-_NEAR_BYTES = 24
-"""Likewise, with `near`."""
+"""Of a result row, and of each column of `near`; all else takes nearly none."""
 _ANSWER_SECONDS = 5.0
 _DICTIONARY_BYTES = 1 << 20
 """As large a column a row group holds as a dictionary: pyarrow's limit."""
@@ -101,7 +99,7 @@ def result_bytes(
     groups = -(-rows // (ranks * observations_a_group(ranks, carried)))
     # A difference of two of so many numbers, its sign included.
     bits = references.rows.bit_length() + 1 + (ranks.bit_length() + 1 if ranks > 1 else 0)
-    own = rows * (_DISTANCE_BYTES + options.near * _NEAR_BYTES + bits / 8)
+    own = rows * (_DISTANCE_BYTES * (4 if options.near else 1) + bits / 8)
     # What is repeated for each rank takes hardly more than once.
     share = min(1.0, rows / max(1, observations.rows))
     of_observations = share * sum(column.stored for column in observations.carried)

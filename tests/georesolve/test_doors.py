@@ -343,7 +343,6 @@ def test_the_rows_are_those_of_the_oracle(device, name, exclude_self):
         {},
         {"k": 3, "max_distance_m": 1e6, "columns": ["name"], "observation_columns": ["name"]},
         {"how": "inner", "max_distance_m": 3e5, "columns": ["name"]},
-        {"k": 2, "near": True, "columns": ["lat"], "observation_columns": ["name"]},
     ],
 )
 def test_a_frame_of_cudf_stays_on_the_gpu(monkeypatch, options):
@@ -379,14 +378,16 @@ def test_a_frame_of_cudf_stays_on_the_gpu(monkeypatch, options):
 
 
 @pytest.mark.gpu
-def test_frames_of_cudf_with_missing_and_few_rows():
+@pytest.mark.parametrize("near", [False, True])
+def test_frames_of_cudf_with_missing_and_few_rows(near):
     cudf = pytest.importorskip("cudf")
     lat, lon = (axis.tolist() for axis in sphere(20, 3))
     table = pa.table({"lat": [*lat, None, 95.0], "lon": [*lon, 1.0, 1.0], "id": range(22)})
     for observations in (table, table.slice(0, 0)):
-        expected = georesolve.nearest(observations, table, k=2, device="cpu", on_invalid="null")
+        options = {"k": 2, "near": near, "on_invalid": "null"}
+        expected = georesolve.nearest(observations, table, device="cpu", **options)
         frame = cudf.DataFrame.from_arrow(observations)
-        found = georesolve.nearest(frame, table, k=2, on_invalid="null")
+        found = georesolve.nearest(frame, table, **options)
         assert found.to_arrow(preserve_index=False).to_pydict() == expected.to_pydict()
     frame = cudf.DataFrame.from_arrow(table)
     alone = georesolve.nearest(frame, frame, exclude_self=True, on_invalid="null")
