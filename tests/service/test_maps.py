@@ -212,6 +212,18 @@ def test_features_are_rows_of_the_result(service, drawn):
         assert found == sorted(metres[inside & ~np.isnan(metres)].tolist())
 
 
+def test_pairs_stand_where_their_observations_are(service):
+    # As many rows as there are observations from the first to the last, one of which has none.
+    seen = pa.table({"lat": [10.0, 80.0, 20.0], "lon": [10.0, 80.0, 20.0]})
+    references = pa.table({"lat": [10.0, 10.1, 20.0], "lon": [10.0, 10.1, 20.0]})
+    asked = {"question": "within", "distance_m": 100_000}
+    location = finished_job(service, seen, references, **asked)
+    layer = service.get(f"{location}/tiles").raise_for_status().json()
+    assert (layer["rows"], layer["bounds"]) == (3, [10, 10, 20, 20])
+    found = service.get(f"{location}/tiles/4/8/7.geojson").json()["features"]
+    assert [one["properties"]["observation"] for one in found] == [0, 0, 2]
+
+
 @pytest.fixture(scope="module", params=["observation", "reference", "nearest"])
 def counted(request, service):
     """A job of counts, and what it should show: longitudes, latitudes, counts (NaN for none)."""

@@ -110,7 +110,7 @@ def test_a_set_against_itself(service, ids):
         ({"question": "within", "distance_m": 5, "summary": '{"size": ["most"]}'}, "sum, mean"),
         (
             {"question": "within", "distance_m": 5, "summary": '{"count": true}', "near": True},
-            "near is for pairs, and a summary has none: leave one out",
+            "/query/near: is for pairs, and a summary has none: leave one out",
         ),
         ({"question": "within", "distance_m": 5, "once": True}, "observations and references"),
         ({"question": "all"}, "/query/question"),
