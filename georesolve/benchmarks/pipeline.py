@@ -322,7 +322,7 @@ class ScipyIndex:
 
     device: Device = "cpu"
 
-    def __init__(self, lat_deg: np.ndarray, lon_deg: np.ndarray, *, copies: bool) -> None:
+    def __init__(self, lat_deg: np.ndarray, lon_deg: np.ndarray, *, copies: bool = True) -> None:
         # It holds all of them anyway.
         self.tree = import_module("scipy.spatial").cKDTree(cartesian((lat_deg, lon_deg)))
         self.n_valid = lat_deg.size

@@ -269,12 +269,14 @@ class MatchParameters(TableParameters):
         """The options as the workers want them, with the names of all columns where `*` is.
 
         A set that is not there yet, of which only the number of rows is known, has no columns.
-        Those of the other question are refused.
+        Those of the other question are refused, unless they are left at their defaults, which
+        generated clients send.
         """
-        for name in sorted(QUESTION_OF.keys() & self.model_fields_set):
-            if (other := QUESTION_OF[name]) != self.question:
-                raise self._refusal(name, f"is for question={other}: leave it out, or ask for that")
         given = {name: getattr(self, name) for name in _OPTIONS}
+        for name in sorted(QUESTION_OF.keys() & self.model_fields_set):
+            is_said = given[name] != _OPTIONS[name].default
+            if (other := QUESTION_OF[name]) != self.question and is_said:
+                raise self._refusal(name, f"is for question={other}: leave it out, or ask for that")
         for name, of in (("columns", references), ("observation_columns", observations)):
             every = of.columns if of else ()
             given[name] = every if given[name] == EVERY else tuple(given[name])
@@ -292,8 +294,9 @@ class MatchParameters(TableParameters):
         return MatchOptions(**given)
 
     def ask(self, question: Question) -> None:
-        """Take the question from where the request was sent to; another one is refused."""
-        if self.question != question and "question" in self.model_fields_set:
+        """Take the question from where the request was sent to; within is refused elsewhere."""
+        # Generated clients send the default.
+        if self.question not in (question, "nearest"):
             raise self._refusal("question", f"must be {question} here: leave it out")
         self.question = question
 
