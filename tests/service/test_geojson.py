@@ -127,7 +127,7 @@ def test_geometries_at_the_edge_of_the_world(service, way, geometry, options):
 
 
 def test_the_rows_of_many_row_groups(service):
-    observations, references = points(150_000, 71), points(140_000, 72)
+    observations, references = points(132_000, 71), points(132_000, 72)
     # Few are near: to cut a line as shapely does takes longer than all the rest of its row.
     location = finished_job(service, observations, references, max_distance_m=5_000)
     result = pq.read_table(io.BytesIO(service.get(f"{location}/results").content))

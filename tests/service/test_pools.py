@@ -195,9 +195,9 @@ def test_arrays_of_many_columns_are_made_a_table_by_a_thread():
     assert [one is threading.main_thread() for one in threads] == [True, False]
 
 
-def test_no_room_makes_the_event_loop_wait(tmp_path):
+def test_no_room_makes_the_event_loop_wait(tmp_path, shared_cluster):
     """Each asks for what it can; `running_service` looks whether the loop waited for any of it."""
-    with running_service(tmp_path / "data") as client:
+    with running_service(tmp_path / "data", *shared_cluster) as client:
         csv = {"Content-Type": "text/csv"}
         table = "id,lat,lon\n" + "".join(f"{i},{i % 90},{i % 180}\n" for i in range(3_000))
         kept = client.post("/datasets", content=table, headers=csv).raise_for_status().json()["id"]
