@@ -79,7 +79,7 @@ def test_dismissing_a_running_job_frees_its_workers(service, long_job):
     assert service.get(location).json()["status"] == "dismissed"
     assert service.delete(location).status_code == 410
     assert service.get(f"{location}/results").status_code == 410
-    wait_until(lambda: files_of(service) <= before, seconds=10)
+    wait_until(lambda: files_of(service) <= before, seconds=30)
     # The workers are free: a small job is not stuck behind what was dismissed.
     location = start_job(service, points(10, 1), points(10, 2))
     assert finished(service, location)["status"] == "successful"
@@ -93,7 +93,7 @@ def test_one_of_those_who_dismiss_a_running_job_does(service, long_job):
     with ThreadPoolExecutor(4) as threads:
         answers = list(threads.map(lambda _: service.delete(location), range(4)))
     assert sorted(answer.status_code for answer in answers) == [200, 410, 410, 410]
-    wait_until(lambda: files_of(service) <= before, seconds=10)
+    wait_until(lambda: files_of(service) <= before, seconds=30)
     assert f"{location.rpartition('/')[2]} failed" not in service.log.read_bytes()[log:].decode()
 
 
