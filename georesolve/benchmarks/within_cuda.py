@@ -46,7 +46,7 @@ def measure(kind: str, log_m: int, log_n: int, mean: int, repeats: int) -> dict[
         "observations": 2**log_m,
         "references": 2**log_n,
         "distance_m": distance_m,
-        "pairs": int(counts.sum()),
+        "found": int(counts.sum()),
         "wrong": int((exact != counts[::step]).sum()),
     }
     del index, counts, exact
@@ -67,7 +67,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     given = parser.parse_args()
     rows = []
-    print("ms, medians".ljust(28), *(f"{s:>10}" for s in ("nearest", "counts", "pairs")), "pairs")
+    print("ms, medians".ljust(28), *(f"{s:>10}" for s in ("nearest", "counts", "pairs")), "found")
     for kind, log_m, log_n, mean in CASES:
         sizes = (9, 9, 10) if given.toy else (log_m, log_n, mean)
         row = measure(kind, *sizes, given.repeats)
@@ -75,7 +75,7 @@ def main() -> None:
         cp.get_default_memory_pool().free_all_blocks()
         name = f"{kind} 2^{sizes[0]} x 2^{sizes[1]}, {sizes[2]} each".ljust(28)
         times = (f"{row[s]['median']:10.3f}" for s in ("nearest", "counts", "pairs"))
-        print(name, *times, row["pairs"], f"wrong {row['wrong']}/{_SAMPLE}")
+        print(name, *times, row["found"], f"wrong {row['wrong']}/{_SAMPLE}")
     if given.json:
         write_figures(given.json, rows)
 

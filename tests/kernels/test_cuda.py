@@ -424,7 +424,7 @@ def test_the_benchmark_finds_no_wrong_row(kind):
 def test_the_benchmark_of_counts_finds_none_wrong(kind):
     row = within_cuda.measure(kind, 10, 9, mean=10, repeats=1)
     assert row["wrong"] == 0
-    assert row["pairs"] == pytest.approx(10 * 2**10, rel=0.1)
+    assert row["found"] == pytest.approx(10 * 2**10, rel=0.1)
 
 
 @pytest.mark.parametrize("name", [peers_cuda.OURS, "CuPy KDTree"])
