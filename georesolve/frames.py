@@ -39,11 +39,12 @@ _Part = tuple[Table, Reading, Sequence[str] | None]
 class Given:
     """A table that a user gave, by the Arrow C stream interface if by no other.
 
-    `role` is what to call it in errors.
+    `role` is what to call it in errors, `first_row` the row of its first one if it is a part.
     """
 
-    def __init__(self, given: Any, role: Role) -> None:
+    def __init__(self, given: Any, role: Role, first_row: int | None = None) -> None:
         self._given, self._role = given, role
+        self._is_part, self._first_row = first_row is not None, first_row or 0
 
     def points(self, reading: Reading, keep: Collection[str] | None) -> Points:
         """Its rows, checked; `keep` names the columns that a result may carry, None for all."""
@@ -72,32 +73,30 @@ class Given:
         self, points: Points, search: Search, options: MatchOptions, progress: Progress | None
     ) -> Any:
         """The matches of its rows, which `points` gave, as the kind that it is."""
-        if search.device == "cuda" and deserves_all_gpus(
-            points.rows, search.references.rows, options
-        ):
-            return self._give_back(
-                resolve_on_all_gpus(points, search.references, options, progress)
-            )
-        return self._give_back(search.resolve(points, options, progress))
+        references = search.references
+        is_alone = search.device == "cuda" and not self._is_part
+        if is_alone and deserves_all_gpus(points.rows, references.rows, options):
+            return self._give_back(resolve_on_all_gpus(points, references, options, progress))
+        return self._give_back(search.resolve(points, options, progress, self._first_row))
 
     def _give_back(self, matches: pa.Table) -> Any:
         """A result as the kind of the table; an Arrow table where there is none."""
-        return tables.like(matches, self._given)
+        return tables.like(matches, self._given, self._first_row)
 
 
-def given(table: Any, role: Role) -> Given:
-    """Recognise what a user gave; raises TypeError when it is no table."""
+def given(table: Any, role: Role, first_row: int | None = None) -> Given:
+    """Recognise what a user gave, see `Given`; raises TypeError when it is no table."""
     table = tables.as_frame(table)
     kinds = tables.kinds_of(table)
     for kind, adapter in _ADAPTERS.items():
         if kind in kinds:
-            return adapter(table, role)
+            return adapter(table, role, first_row)
     if isinstance(table, str | os.PathLike):
-        return _Files(table, role)
+        return _Files(table, role, first_row)
     if hasattr(table, "__arrow_c_stream__"):
-        return Given(table, role)
+        return Given(table, role, first_row)
     if isinstance(table, dict) or (isinstance(table, tuple) and len(table) == 2):
-        return _Arrays(table, role)
+        return _Arrays(table, role, first_row)
     raise _no_table(table, role)
 
 
@@ -226,7 +225,7 @@ class _Cudf(_Pandas):
         if options.of_pairs:
             named.append(str(options.distance_m))
         elif search.device == "cuda" and points.lat in self._given.columns and not options.near:
-            return _on_gpu(self._given, points, search, options, progress)
+            return _on_gpu(self._given, points, search, options, progress, self._first_row)
         return super().resolve(self.on_host(points, named), search, options, progress)
 
     def _give_back(self, matches: pa.Table) -> Any:
@@ -235,7 +234,7 @@ class _Cudf(_Pandas):
         status = pc.cast(matches["status"], pa.string())
         place = matches.column_names.index("status")
         frame = cudf.DataFrame.from_arrow(matches.set_column(place, "status", status))
-        frame.index = self._given.index.take(matches.column(0).to_numpy())
+        frame.index = self._given.index.take(matches.column(0).to_numpy() - self._first_row)
         return frame
 
 
@@ -248,7 +247,12 @@ _ADAPTERS: dict[str, type[Given]] = {
 
 
 def _on_gpu(
-    frame: Frame, points: Points, search: Search, options: MatchOptions, progress: Progress | None
+    frame: Frame,
+    points: Points,
+    search: Search,
+    options: MatchOptions,
+    progress: Progress | None,
+    first_row: int,
 ) -> Frame:
     """The matches of a frame of cuDF, searched, made and carried on the GPU that it lies on."""
     import cudf
@@ -261,11 +265,12 @@ def _on_gpu(
     # No observations are one empty piece: their result has columns, too.
     for start in range(0, max(1, points.rows), step):
         part = slice(start, start + step)
-        pieces.append(_gpu_rows(search, lat_deg[part], lon_deg[part], start, references, options))
+        degrees = lat_deg[part], lon_deg[part]
+        pieces.append(_gpu_rows(search, *degrees, first_row + start, references, options))
         if progress is not None:
             progress(min(start + step, points.rows), points.rows)
     matches = cudf.concat(pieces, ignore_index=True)
-    rows = matches["observation"].to_cupy()
+    rows = matches["observation"].to_cupy() - first_row
     # Not before: their columns stand between those of the answer and those of the references.
     place = list(matches.columns).index("status") + 1
     for name in reversed(with_id(points, options.observation_columns)):

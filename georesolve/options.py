@@ -76,13 +76,13 @@ class _Shared:
         if self.summary is None or self.summary == {}:
             vars(self).update(summary={})
             return
-        carried = "observation_columns" if self._summed() == "observations" else "columns"
+        carried = "observation_columns" if self.summed() == "observations" else "columns"
         for name in ("near", carried):
             if getattr(self, name):
                 raise InvalidOption(f"{name} is for pairs, and a summary has none: leave one out")
         vars(self).update(summary=_summary(self.summary), how="left")
 
-    def _summed(self) -> Role:
+    def summed(self) -> Role:
         """The set of which a summary has columns."""
         is_turned = getattr(self, "summary_by", "observation") == "reference"
         return "observations" if is_turned else "references"
@@ -122,7 +122,7 @@ class _Shared:
         return [
             *names,
             *([distance] if isinstance(distance, str) else []),
-            *(summed if role == self._summed() else []),
+            *(summed if role == self.summed() else []),
         ]
 
     def reading(self, role: Role) -> Reading:

@@ -4,6 +4,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -16,10 +17,11 @@ from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.intake.plausibility import check_match, looks_swapped
 from georesolve.intake.points import Points, write_points
 from georesolve.options import Options, WithinOptions
+from georesolve.partitions import is_collection, matched_later
 from georesolve.searches import Progress, Search
 from georesolve.workers.files import complete
 from georesolve.workers.gpus import DeviceChoice, choose_device
-from georesolve.workers.jobs import with_id
+from georesolve.workers.jobs import MatchOptions, with_id
 
 
 def nearest(
@@ -33,6 +35,7 @@ def nearest(
     how: str = "left",
     columns: Sequence[str] | Literal["*"] | None = None,
     summary: Mapping[str, Any] | None = None,
+    first_row: int | None = None,
     device: DeviceChoice = "auto",
     progress: Progress | None = None,
     **options: Any,
@@ -45,7 +48,9 @@ def nearest(
         Tables of points in degrees, WGS 84: a DataFrame of pandas, GeoPandas, polars or cuDF, an
         Arrow table or whatever has an Arrow C stream, a pair of arrays (latitudes, longitudes), a
         dict of arrays by name, or the path of a file (Parquet, Arrow, CSV, GeoJSON, GeoPackage,
-        FlatGeobuf, shapefile), a folder or a glob. References may also be an `Index`.
+        FlatGeobuf, shapefile), a folder or a glob. References may also be an `Index`. Observations
+        may be a collection of Dask (`dask.dataframe`, `dask_cudf`, `dask_geopandas`), which is
+        matched partition by partition when it is computed, and so may references.
     k
         Neighbours an observation, nearest first: 1 to 64.
     max_distance_m
@@ -63,6 +68,9 @@ def nearest(
     summary
         One row for every observation instead of k: ``{"count": True}`` for how many references
         matched, ``{"size": ["sum", "mean", "min", "max"]}`` for what is made of a column of them.
+    first_row
+        The row of the first observation, where they are a part of a set: the result counts from it,
+        and with `exclude_self` they are the references from that row on.
     device
         ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one. An `Index` is searched on the
         device that it was made for: another one is refused.
@@ -77,16 +85,16 @@ def nearest(
     -------
     matches
         A table of the kind of the observations, with their index; for arrays a dict of arrays,
-        for a path an Arrow table. Its columns are those of the service: `observation` (row
-        from 0), `rank` (for k > 1), `reference` (row, missing where there is none; -1 in arrays),
-        `distance_m`, `status`, and what is carried. With `near` there are `near_lat`, `near_lon`
-        and `bearing_deg` behind the distance: the direction in which the great circle to the
-        reference begins, clockwise from north, from 0 up to 360 degrees. All three are missing
-        where there is no reference, and the bearing also where the distance is 0. At a pole the
-        longitude of the observation says where north is. A GeoDataFrame has the points of the
-        observations as its geometry. A summary has the columns `observation`, `count`, `size_sum`
-        and so on, `status`, and what is carried of the observations. Its sums are exact, and
-        missing values left out: of none the sum is 0, and all else is missing.
+        for a path an Arrow table, for a collection one with its divisions. Its columns are those of
+        the service: `observation` (row from 0), `rank` (for k > 1), `reference` (row, missing where
+        there is none; -1 in arrays), `distance_m`, `status`, and what is carried. With `near` there
+        are `near_lat`, `near_lon` and `bearing_deg` behind the distance: the direction in which the
+        great circle to the reference begins, clockwise from north, from 0 up to 360 degrees. All
+        three are missing where there is no reference, and the bearing also where the distance is 0.
+        At a pole the longitude of the observation says where north is. A GeoDataFrame has the
+        points of the observations as its geometry. A summary has the columns `observation`,
+        `count`, `size_sum` and so on, `status`, and what is carried of the observations. Its sums
+        are exact, and missing values left out: of none the sum is 0, and all else is missing.
 
     Raises
     ------
@@ -117,7 +125,7 @@ def nearest(
         summary=summary,
         **options,
     )
-    return _resolved(observations, references, asked, device, progress)
+    return _resolved(observations, references, asked, first_row, device, progress)
 
 
 def within(
@@ -132,6 +140,7 @@ def within(
     columns: Sequence[str] | Literal["*"] | None = None,
     summary: Mapping[str, Any] | None = None,
     summary_by: str = "observation",
+    first_row: int | None = None,
     device: DeviceChoice = "auto",
     progress: Progress | None = None,
     **options: Any,
@@ -142,7 +151,7 @@ def within(
 
     Parameters
     ----------
-    observations, references, near, columns, summary, device, progress, **options
+    observations, references, near, columns, summary, first_row, device, progress, **options
         As for `nearest`.
     distance_m
         Metres; a reference at that distance matches. Or the name of a column of the observations,
@@ -186,26 +195,38 @@ def within(
         summary_by=summary_by,
         **options,
     )
-    return _resolved(observations, references, asked, device, progress)
+    return _resolved(observations, references, asked, first_row, device, progress)
 
 
 def _resolved(
     observations: Any,
     references: Any,
     asked: Options | WithinOptions,
+    first_row: int | None,
     device: DeviceChoice,
     progress: Progress | None,
 ) -> Any:
-    table = given(observations, "observations")
-    points = table.points(asked.reading("observations"), asked.kept("observations"))
+    if first_row is not None and not (isinstance(first_row, Integral) and first_row >= 0):
+        raise InvalidOption(f"first_row must be a row, 0 or more, got {first_row!r}")
     if isinstance(references, Index):
-        search = references.search
         for name, value in vars(asked).items():
             if name.startswith(prefix := PREFIXES["references"]) and value is not None:
                 raise InvalidOption(
                     f"{name} says how references are read, and an Index has read its own: give "
                     f"Index({name.removeprefix(prefix)}={value!r}) instead"
                 )
+    if is_collection(observations):
+        if asked.summed() == "observations" or progress is not None or first_row is not None:
+            raise InvalidOption(
+                "observations are a collection of Dask, which is matched later and in parts: "
+                "summary_by='reference', progress and first_row are for tables: leave them out"
+            )
+        known = references.search.references if isinstance(references, Index) else references
+        return matched_later(observations, known, asked, device, _matched)
+    table = given(observations, "observations", first_row)
+    points = table.points(asked.reading("observations"), asked.kept("observations"))
+    if isinstance(references, Index):
+        search = references.search
         if device not in ("auto", search.device):
             raise InvalidOption(
                 f"device is {device!r}, but the Index lies on {search.device!r}: leave device out, "
@@ -213,11 +234,7 @@ def _resolved(
             )
     else:
         search = Search(_references(references, observations, points, asked), choose_device(device))
-    match = asked.match(points, search.references)
-    check_match(points, search.references, match, asked.on_invalid)
-    if asked.coordinates == "check":
-        for remark in looks_swapped(points.bbox, search.references.bbox):
-            warnings.warn(remark, stacklevel=3)
+    match = _checked(points, search.references, asked, first_row)
     if match.summary_by == "reference":
         if isinstance(references, Index):
             raise InvalidOption(
@@ -229,6 +246,31 @@ def _resolved(
         table = given(references, "references")
         points, search = search.references, Search(searched, search.device)
     return table.resolve(points, search, match, progress)
+
+
+def _checked(
+    points: Points, references: Points, asked: Options | WithinOptions, first_row: int | None
+) -> MatchOptions:
+    """How points are matched, which `asked` says and both sets allow."""
+    match = asked.match(points, references)
+    against = references
+    if first_row is not None and (match.exclude_self or match.once):
+        against = references.part(first_row, points.rows)
+    check_match(points, against, match, asked.on_invalid)
+    if asked.coordinates == "check":
+        for remark in looks_swapped(points.bbox, references.bbox):
+            warnings.warn(remark, stacklevel=4)
+    return match
+
+
+def _matched(
+    observations: Any, first_row: int, search: Search, asked: Options | WithinOptions
+) -> Any:
+    """The result for a part of the observations."""
+    table = given(observations, "observations", first_row)
+    points = table.points(asked.reading("observations"), asked.kept("observations"))
+    match = _checked(points, search.references, asked, first_row)
+    return table.resolve(points, search, match, None)
 
 
 def _references(

@@ -131,12 +131,16 @@ class Search:
         return with_carried(rows, options, observations, columns, first_row)
 
     def resolve(
-        self, observations: Points, options: MatchOptions, progress: Progress | None
+        self,
+        observations: Points,
+        options: MatchOptions,
+        progress: Progress | None,
+        first_row: int = 0,
     ) -> pa.Table:
-        """The result for a set of observations in memory."""
+        """The result for observations in memory, which calls the first of them `first_row`."""
         carried = observations.kept.select(options.of_observations(observations))
         degrees = observations.lat_deg, observations.lon_deg
-        everything = Batch.of(*degrees, 0, observations.kept, options)
+        everything = Batch.of(*degrees, first_row, observations.kept, options)
         step = RESULT_ROWS // options.k
         tables = []
         # No observations are one empty batch: their result has columns, too.
@@ -144,7 +148,7 @@ class Search:
             stop = min(start + step, observations.rows)
             for batch in self._fitting(everything.rows(start, stop), options):
                 rows, _ = self.found(batch, options)
-                own = carried.slice(batch.first_row, batch.lat_deg.size)
+                own = carried.slice(batch.first_row - first_row, batch.lat_deg.size)
                 tables.append(self.carry(rows, own, batch.first_row, options))
             if progress is not None:
                 progress(stop, observations.rows)

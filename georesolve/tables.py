@@ -23,6 +23,7 @@ OTHERS = (
     "pandas.DataFrame(records), an array of shape (n, 2) is {'lat': a[:, 0], 'lon': a[:, 1]}"
 )
 """What is said to users of a table that is none."""
+_NEVER_MISSING = ("observation", "rank")
 _NO_COLUMN = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
@@ -45,8 +46,10 @@ def kinds_of(table: Any) -> set[str]:
 
 
 def as_frame(table: Any) -> Any:
-    """A series of points as a frame, a lazy frame as what it computes, all else as it is."""
+    """A series of points as a frame, what is lazy as what it computes, all else as it is."""
     kinds = kinds_of(table)
+    if "dask.DataFrame" in kinds:
+        return table.compute()
     if "geopandas.GeoSeries" in kinds:
         return table.to_frame("geometry")
     return table.collect() if "polars.LazyFrame" in kinds else table
@@ -102,21 +105,21 @@ def _fit(values: Any) -> bool:
     return True
 
 
-def like(matches: pa.Table, given: Any) -> Any:
+def like(matches: pa.Table, given: Any, first_row: int = 0) -> Any:
     """Matches as a frame of the library that the observations came in, else as they are.
 
     A frame of pandas has the index of the observations, each as often as it has rows in the result;
-    one of GeoPandas their geometry, too.
+    one of GeoPandas their geometry, too. `first_row` is what the result calls the first of them.
     """
     kinds = kinds_of(given)
     if kinds & {"polars.DataFrame", "polars.LazyFrame"}:
         return to_polars(matches)
     if "geopandas.GeoSeries" in kinds:
-        return like(matches, as_frame(given))
+        return like(matches, as_frame(given), first_row)
     if "pandas.DataFrame" not in kinds:
         return matches
     frame = to_pandas(matches)
-    rows = matches.column(0).to_numpy()
+    rows = matches.column(0).to_numpy() - first_row
     # With a row for each observation it is as it was, a range included.
     is_same = len(rows) == len(given.index) and (rows == np.arange(len(rows))).all()
     frame.index = given.index if is_same else given.index.take(rows)
@@ -146,8 +149,8 @@ def to_polars(matches: pa.Table) -> "polars.DataFrame":
 def to_pandas(matches: pa.Table) -> "pd.DataFrame":
     """Matches as a frame of pandas, which may be written to.
 
-    What an unmatched row has none of stays a whole number in the others (`Int64`): no float could
-    hold each id.
+    What an unmatched row has none of stays a whole number in the others (`Int64`), whether there is
+    one or not: no float could hold each id, and parts of a result have one type.
     """
     import pandas as pd
 
@@ -158,10 +161,9 @@ def to_pandas(matches: pa.Table) -> "pd.DataFrame":
     whole = {pa.from_numpy_dtype(one.numpy_dtype): one for one in types}
     columns: dict[str, Any] = {}
     for name, column in zip(matches.column_names, matches.columns, strict=True):
-        of_reference = name == "reference" or name.startswith("reference_")
-        masked = whole.get(column.type) if of_reference else None
         # What is carried of the observations may lie in the memory of their user.
-        is_own = of_reference or name in ("observation", "distance_m")
+        is_own = not name.startswith("observation_")
+        masked = whole.get(column.type) if is_own and name not in _NEVER_MISSING else None
         values = _taken_over(column) if is_own and masked != pd.BooleanDtype() else None
         if values is not None and masked is not None:
             missing = column.is_null().to_numpy()
@@ -169,9 +171,13 @@ def to_pandas(matches: pa.Table) -> "pd.DataFrame":
         elif values is not None and not column.null_count:
             columns[name] = values
         else:
-            series = column.to_pandas(types_mapper=lambda _, to=masked: to)
-            # What is taken over from Arrow as it is cannot be written to.
-            columns[name] = series if masked is not None else series.copy()
+            # What is taken over from Arrow as it is cannot be written to. Of no rows, whatever maps
+            # types makes objects of text.
+            columns[name] = (
+                column.to_pandas().copy()
+                if masked is None
+                else column.to_pandas(types_mapper=lambda _, to=masked: to)
+            )
     return pd.DataFrame(columns, copy=False)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pytest
+from distributed import Client, LocalCluster
 
 from georesolve.workers.cluster import open_cluster
 from georesolve.workers.datasets import write_dataset
@@ -101,6 +102,19 @@ def cluster(device):
     settings = ClusterSettings(device=device, workers=2, dashboard_address="127.0.0.1:0")
     with open_cluster(settings) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def dask_client(device):
+    """A client of a cluster such as users of Dask start, which computes collections."""
+    if device == "cuda":
+        from dask_cuda import LocalCUDACluster
+
+        cluster = LocalCUDACluster(dashboard_address=None)
+    else:
+        cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+    with cluster, Client(cluster) as client:
+        yield client
 
 
 START_SECONDS = 240

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -125,6 +125,12 @@ class Points(PointSet):
         digest = sha256(np.ascontiguousarray(self.lat_deg).data)
         digest.update(np.ascontiguousarray(self.lon_deg).data)
         return digest.hexdigest()
+
+    def part(self, first_row: int, rows: int) -> "Points":
+        """Some of its rows; what was counted is that of all."""
+        some = slice(first_row, first_row + rows)
+        kept = self.kept.slice(first_row, rows)
+        return replace(self, lat_deg=self.lat_deg[some], lon_deg=self.lon_deg[some], kept=kept)
 
 
 def gather(

@@ -1,35 +1,57 @@
-"""The code of docs/python.md is run, and prints what stands there."""
+"""The code of docs/python.md and docs/dask.md is run, and prints what stands there."""
 
 import re
 import shlex
 import subprocess
 
+import dask
 import pyarrow.parquet as pq
 import pytest
 
 from georesolve import commands
 from tests.conftest import ROOT
 
-PAGE = (ROOT / "docs" / "python.md").read_text()
-PIECES = re.findall(r"```python\n(.*?)```(?:\n\n```\n(.*?)```)?", PAGE, re.DOTALL)
 README = (ROOT / "README.md").read_text()
+
+
+def run(page, folder, monkeypatch, capsys, n_pieces, *, shows=True):
+    """Run the pieces of a page one after the other; what they define."""
+    text = (ROOT / "docs" / page).read_text()
+    monkeypatch.chdir(folder)
+    [files] = re.findall(r"```\n((?:mkdir|cat >) .*?)```", text, re.DOTALL)
+    subprocess.run(["sh", "-euc", files], check=True)
+    pieces = re.findall(r"```python\n(.*?)```(?:\n\n```\n(.*?)```)?", text, re.DOTALL)
+    assert len(pieces) == n_pieces
+    known = {}
+    for code, shown in pieces:
+        exec(compile(code, page, "exec"), known)
+        printed = capsys.readouterr().out
+        lines = [line.rstrip() for line in printed.splitlines()]
+        assert not shown or not shows or lines == shown.splitlines()
+        assert bool(printed) == ("print(" in code)
+    return known
 
 
 # Python warns of every fork of a process with threads.
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_every_piece_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    [files] = re.findall(r"```\n(cat > .*?)```", PAGE, re.DOTALL)
-    subprocess.run(["sh", "-euc", files], check=True)
-    known = {}
-    assert len(PIECES) == 11
-    for code, shown in PIECES:
-        exec(compile(code, "docs/python.md", "exec"), known)
-        printed = capsys.readouterr().out
-        assert not shown or [line.rstrip() for line in printed.splitlines()] == shown.splitlines()
-        assert bool(printed) == ("print(" in code)
+def test_the_page_about_python_runs(tmp_path, monkeypatch, capsys):
+    known = run("python.md", tmp_path, monkeypatch, capsys, 11)
     assert known["near"].to_pylist()[0]["reference_name"] == "Köln"
     assert known["joined"].loc["Potsdam", "name"] == "Berlin"
+
+
+@pytest.mark.parametrize("on_cluster", [False, True])
+def test_the_page_about_dask_runs(on_cluster, tmp_path, monkeypatch, capsys, device, request):
+    """On threads, and on processes or GPUs, whose frames print missing names otherwise."""
+    if on_cluster:
+        request.getfixturevalue("dask_client")
+    is_on_gpu = on_cluster and device == "cuda"
+    monkeypatch.chdir(tmp_path)
+    with dask.config.set({"dataframe.backend": "cudf" if is_on_gpu else "pandas"}):
+        known = run("dask.md", tmp_path, monkeypatch, capsys, 4, shows=not is_on_gpu)
+        rows = known["matches"].compute()
+    assert rows["reference"].fillna(-1).to_numpy().tolist() == [0, 1, 2, -1, 0]
+    assert (type(rows).__module__.partition(".")[0] == "cudf") == is_on_gpu
 
 
 def test_the_readme_runs(tmp_path, monkeypatch, capsys):
