@@ -110,9 +110,9 @@ def dask_client(device):
     if device == "cuda":
         from dask_cuda import LocalCUDACluster
 
-        cluster = LocalCUDACluster(dashboard_address=None)
+        cluster = LocalCUDACluster(dashboard_address="127.0.0.1:0")
     else:
-        cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None)
+        cluster = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0")
     with cluster, Client(cluster) as client:
         yield client
 

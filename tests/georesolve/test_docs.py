@@ -43,10 +43,11 @@ def test_the_page_about_python_runs(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("on_cluster", [False, True])
 def test_the_page_about_dask_runs(on_cluster, tmp_path, monkeypatch, capsys, device, request):
     """On threads, and on processes or GPUs, whose frames print missing names otherwise."""
+    # Its processes find files where they start.
+    monkeypatch.chdir(tmp_path)
     if on_cluster:
         request.getfixturevalue("dask_client")
     is_on_gpu = on_cluster and device == "cuda"
-    monkeypatch.chdir(tmp_path)
     with dask.config.set({"dataframe.backend": "cudf" if is_on_gpu else "pandas"}):
         known = run("dask.md", tmp_path, monkeypatch, capsys, 4, shows=not is_on_gpu)
         rows = known["matches"].compute()
