@@ -218,11 +218,9 @@ def test_no_format_takes_room_on_the_disk(service):
 def result_files(folder):
     """What is left of a job once the service has removed what it needs no more; else nothing."""
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return (
-        names
-        if not [name for name in names if name.startswith("parts/0") and "json" in name]
-        else []
-    )
+    manifest = (folder / "manifest.json").read_text()
+    parts = [Path(name).name for name in names if name.startswith("parts/0")]
+    return names if all(name in manifest for name in parts) else []
 
 
 @pytest.mark.parametrize("answer", ["results", *(f"results/matches.{one}" for one in SUFFIXES)])
