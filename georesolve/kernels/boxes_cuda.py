@@ -55,7 +55,9 @@ fine tree that gets long gives up, and `kernels.precise_cuda` goes down the same
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -72,6 +74,11 @@ from georesolve.kernels.order_cuda import box_corners, extent, order
 from georesolve.kernels.query import MAX_K, Degrees
 from georesolve.kernels.sizes_cuda import WARP, level_sizes
 from georesolve.kernels.warp_cuda import ALL_LANES, ballot, warp_max, warp_min
+
+_on_their_way: deque[tuple[np.ndarray, cp.cuda.Event]] = deque()
+"""What is being copied to the host, held until it is there: memory that an index without a search
+lets go of sooner, CuPy gives to the next array that is made of numbers of the host, and what is
+still on its way overwrites these."""
 
 if TYPE_CHECKING:
     import cupy as cp
@@ -379,7 +386,6 @@ def build(
     gives the tree: only then the host waits for the device to tell whether references crowd.
     """
     import cupy as cp
-    import cupyx
 
     check_rows("references", lat_deg.size)
     references = Degrees(lat_deg, lon_deg)
@@ -387,11 +393,27 @@ def build(
     box = extent(references)
     rows, by_row, places = order(references, box, by_axis=vectors)
     tree = _tree(rows, by_row, places, box)
-    seen = cupyx.empty_pinned(box.shape, box.dtype)
-    box.get(out=seen, blocking=False)
-    told = cp.cuda.Event(disable_timing=True)
-    told.record()
+    seen, told = _sent_home(box)
     return vectors, partial(_settled, references, tree, rows, by_row, places, seen, told, copies)
+
+
+def _sent_home(array: cp.ndarray) -> tuple[np.ndarray, cp.cuda.Event]:
+    """Memory of the host that an array is copied to, and the event that tells when it is there."""
+    import cupy as cp
+    import cupyx
+
+    while _on_their_way and _on_their_way[0][1].done:
+        # Another thread may have been faster.
+        with suppress(IndexError):
+            _on_their_way.popleft()
+    memory = cupyx.empty_pinned(array.shape, array.dtype)
+    arrived = cp.cuda.Event(disable_timing=True)
+    try:
+        array.get(out=memory, blocking=False)
+    finally:
+        arrived.record()
+        _on_their_way.append((memory, arrived))
+    return memory, arrived
 
 
 def _settled(

@@ -26,6 +26,7 @@ from georesolve.kernels import (  # noqa: E402
 from georesolve.kernels.coordinates_cpu import unit_vectors as unit_vectors_cpu  # noqa: E402
 from georesolve.kernels.coordinates_cuda import answer_of, unit_vectors  # noqa: E402
 from georesolve.kernels.query import Degrees, Found, Query  # noqa: E402
+from tests.conftest import sphere  # noqa: E402
 from tests.kernels.point_sets import SETS, points  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -386,6 +387,17 @@ def test_hard_sets_give_the_bytes_of_the_cpu(name):
         answer = nearest(index, *map(cp.asarray, observations), algorithm=algorithm)
         assert answer.reference.get().tobytes() == expected.reference.tobytes()
         assert answer.distance_m.get().tobytes() == expected.distance_m.tobytes()
+
+
+def test_what_is_sent_home_of_an_index_that_goes_overwrites_nothing():
+    """A set of the host, which is made while the copy to the memory of another index waits."""
+    lat, lon = map(cp.asarray, sphere(1 << 20, 5))
+    busy = build_index(lat, lon)
+    for n in range(20):
+        reduce_cuda.search(busy, Degrees(lat[: 1 << 14], lon[: 1 << 14]), Query())
+        build_index(lat[:100], lon[:100])
+        made = [cp.array([1.0 + n, 2.0, 3.0]) for _ in range(8)]
+        assert all(one.tolist() == [1.0 + n, 2.0, 3.0] for one in made)
 
 
 def test_distances_reach_the_antipode():
