@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from georesolve.elsewhere import elsewhere, is_address
 from georesolve.extras import needed
 from georesolve.intake.canonical import canonicalise
 from georesolve.intake.columns import PREFIXES, Role
@@ -26,7 +28,7 @@ from georesolve.intake.representations import FORMATS
 from georesolve.kernels.devices import Device
 from georesolve.layers import LAYERS, write_layer
 from georesolve.options import Options, WithinOptions
-from georesolve.paths import UNBOUNDED, Paths, chained, files_at, refuse_as_target, sources_of
+from georesolve.paths import UNBOUNDED, File, Paths, files_at, refuse_as_target, table_of
 from georesolve.searches import RESULT_ROWS, Progress, Search, deserves_all_gpus, run_on_cluster
 from georesolve.workers.datasets import Dataset, PointSet, read_rows, recut
 from georesolve.workers.files import complete, sha256_of
@@ -138,10 +140,12 @@ def resolve(
     ----------
     observations, references
         A file, a folder or a glob, or several of these: Parquet, Arrow, CSV or GeoJSON, be they
-        packed with gzip; GeoPackage, FlatGeobuf or a shapefile.
+        packed with gzip; GeoPackage, FlatGeobuf or a shapefile. Also at an address: ``s3://``,
+        ``gs://``, ``az://`` or, one file, ``https://``. What folders are named by
+        (``day=2026-11-22``) are columns.
     out
-        The file that is written, none of the others; it is complete or absent, whatever happens
-        meanwhile.
+        The file that is written, none of the others, also of ``s3://``, ``gs://`` or ``az://``; it
+        is complete or absent, whatever happens meanwhile.
     options
         How to match and how to read; None for the defaults.
     format
@@ -154,7 +158,8 @@ def resolve(
         Called with the number of observations that are resolved, and of all, when both sets have
         been read and then a few times a second.
     scratch
-        A folder with room for both sets; None for the one that `out` lies in.
+        A folder with room for both sets; None for the one that `out` lies in, or that of temporary
+        files where it lies elsewhere.
 
     Raises
     ------
@@ -175,14 +180,17 @@ def resolve(
         When a file cannot be read or written.
     """
     options = options or Options()
-    target = Path(out)
-    written = _format_of(target, format)
+    target = elsewhere(str(out)) if is_address(out) else Path(out)
+    written = _format_of(target.name, format)
+    if written == "shp" and not isinstance(target, Path):
+        raise InvalidOption(f"a shapefile is several files: {out} is one; write .gpkg or .fgb")
     chosen = choose_device(device)
     start = time.perf_counter()
     sets = files_at(observations, "observations"), files_at(references, "references")
     refuse_as_target(target, [*sets[0], *sets[1]])
     with tempfile.TemporaryDirectory(
-        prefix=".georesolve-", dir=target.parent if scratch is None else scratch
+        prefix=".georesolve-",
+        dir=target.parent if scratch is None and isinstance(target, Path) else scratch,
     ) as name:
         job = _job(*sets, options, Path(name))
         rows = job.options.in_order(job.observations.rows, job.references.rows)
@@ -190,7 +198,7 @@ def resolve(
         read = time.perf_counter()
         if progress is not None:
             progress(0, job.observations.rows)
-        with complete(target) as temporary:
+        with _complete(target, Path(name)) as temporary:
             # Every other format is made of the Parquet file.
             parquet = temporary if written == "parquet" else Path(name) / "result.parquet"
             if chosen == "cuda" and deserves_all_gpus(
@@ -210,17 +218,29 @@ def resolve(
                         with temporary.open("wb") as sink:
                             sink.writelines(pieces(result, by_role.__getitem__))
                     else:
-                        write_layer(result, written, job.observations, target, temporary)
+                        beside = target if isinstance(target, Path) else temporary
+                        write_layer(result, written, job.observations, beside, temporary)
     seconds = {"read": read - start, "resolve": time.perf_counter() - read}
     return Summary(*rows, counts, seconds, distances_m, remarked, cut)
 
 
-def _format_of(target: Path, name: str | None) -> str:
+@contextmanager
+def _complete(target: File, scratch: Path) -> Iterator[Path]:
+    """A path to write to, whose file is then where it is wanted, complete or not at all."""
+    if isinstance(target, Path):
+        with complete(target) as temporary:
+            yield temporary
+    else:
+        yield scratch / target.name
+        target.put(scratch / target.name)
+
+
+def _format_of(target: str, name: str | None) -> str:
     """The format that a name or a suffix stands for: a suffix; raises InvalidOption for none."""
     formats = [*_FORMATS, *LAYERS]
-    wanted = (target.suffix.removeprefix(".").lower() or "parquet") if name is None else name
+    wanted = (Path(target).suffix.removeprefix(".").lower() or "parquet") if name is None else name
     if wanted not in formats:
-        given = f"the suffix of {target.name!r}" if name is None else f"{name!r}"
+        given = f"the suffix of {target!r}" if name is None else f"{name!r}"
         raise InvalidOption(
             f"{given} is no format of a result: there are {', '.join(formats)}"
             + ("; name one of them as the format" if name is None else "")
@@ -282,8 +302,8 @@ def _remarks(job: Job, options: Options | WithinOptions) -> list[str]:
 
 
 def _job(
-    observations: list[Path],
-    references: list[Path],
+    observations: list[File],
+    references: list[File],
     options: Options | WithinOptions,
     folder: Path,
 ) -> Job:
@@ -301,12 +321,12 @@ def _job(
 
 
 def _canonical(
-    files: list[Path], role: Role, options: Options | WithinOptions, folder: Path
+    files: list[File], role: Role, options: Options | WithinOptions, folder: Path
 ) -> Dataset:
     reading = options.reading(role)
-    sources = sources_of(files, reading, role, folder)
     target = folder / f"{role}.parquet"
-    dataset = canonicalise(chained(sources), reading, role, target, UNBOUNDED)
+    table = table_of(files, reading, role, folder)
+    dataset = canonicalise(table, reading, role, target, UNBOUNDED)
     return replace(dataset, digest=sha256_of(target))
 
 

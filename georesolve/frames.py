@@ -20,7 +20,7 @@ from georesolve.intake.points import Points, PointTable, gather
 from georesolve.intake.sources import Table
 from georesolve.kernels.query import is_valid
 from georesolve.layers import refuse_layer
-from georesolve.paths import UNBOUNDED, chained, files_at, sources_of
+from georesolve.paths import UNBOUNDED, files_at, table_of
 from georesolve.searches import (
     RESULT_ROWS,
     Progress,
@@ -137,7 +137,7 @@ class _Arrays(Given):
 
 
 class _Files(Given):
-    """The path of a file, a folder or a glob."""
+    """The path or the address of a file, a folder or a glob."""
 
     def points(self, reading: Reading, keep: Collection[str] | None) -> Points:
         with tempfile.TemporaryDirectory(prefix="georesolve-") as scratch:
@@ -146,7 +146,7 @@ class _Files(Given):
 
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
         files = files_at(self._given, self._role)
-        return chained(sources_of(files, reading, self._role, self._scratch)), reading, None
+        return table_of(files, reading, self._role, self._scratch), reading, None
 
 
 class _Pandas(Given):

@@ -1,32 +1,39 @@
-"""Paths that a user gives: a file, a folder or a glob, read as one table."""
+"""Paths and addresses that a user gives: a file, a folder or a glob, read as one table."""
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 
+from georesolve.elsewhere import Elsewhere, files_below, is_address
 from georesolve.intake.canonical import opened, refusal_of
 from georesolve.intake.columns import Reading, Role
 from georesolve.intake.errors import InvalidInput, InvalidOption, Refused
+from georesolve.intake.hrefs import is_whole, partition_of, value_of
 from georesolve.intake.points import Bounds
 from georesolve.intake.sources import Source, Table, format_of, is_layer
 from georesolve.layers import read_layer, refuse_layer
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""A file, a folder, a glob, or several of these."""
+"""A file, a folder, a glob, or several of these, here or at an address."""
+File = Path | Elsewhere
 
 UNBOUNDED = Bounds()
 """Files of one's own may be as large as they are."""
 
 
-def files_at(given: Paths, role: Role) -> list[Path]:
+def files_at(given: Paths, role: Role) -> list[File]:
     """The files that paths stand for, of a folder or a glob by name; refused if there are none."""
     if isinstance(given, str | os.PathLike):
         given = [given]
-    found = [file for one in given for file in _files_of(Path(one))]
+    found: list[File] = []
+    for one in given:
+        found += files_below(str(one), role) if is_address(one) else _files_of(Path(one))
     if not found:
         raise InvalidInput(
             f"{role}: there is no file at {', '.join(repr(str(one)) for one in given) or '[]'}: "
@@ -35,8 +42,20 @@ def files_at(given: Paths, role: Role) -> list[Path]:
     return found
 
 
-def refuse_as_target(target: Path, sources: Sequence[Path]) -> None:
+def refuse_as_target(target: File, sources: Sequence[File]) -> None:
     """Refuse a path that no result can be written to, or that it is made of, before it is read."""
+    if isinstance(target, Elsewhere):
+        if not target.name or "*" in target.key or target.root.startswith("http"):
+            raise InvalidOption(
+                f"the result cannot be written to {str(target)!r}: name a file of s3://, gs:// or "
+                "az://, without a *"
+            )
+        if target in sources:
+            raise InvalidOption(
+                f"the result would replace {str(target)!r}, which it is made of: name another file "
+                "for it"
+            )
+        return
     if target.is_dir():
         raise InvalidOption(f"{str(target)!r} is a folder: name a file in it for the result")
     if not target.parent.is_dir():
@@ -46,7 +65,7 @@ def refuse_as_target(target: Path, sources: Sequence[Path]) -> None:
         )
     if target.exists():
         for source in sources:
-            if source.samefile(target):
+            if isinstance(source, Path) and source.samefile(target):
                 raise InvalidOption(
                     f"the result would replace {str(source)!r}, which it is made of: name another "
                     "file for it"
@@ -72,31 +91,31 @@ def _files_of(path: Path) -> list[Path]:
     return sorted(one for one in found if one.is_file())
 
 
-def sources_of(files: Sequence[Path], reading: Reading, role: Role, scratch: Path) -> list[Source]:
-    """How to read some files; what has to be unpacked goes to the folder `scratch`."""
-    sources = []
-    for number, path in enumerate(files):
+def table_of(files: Sequence[File], reading: Reading, role: Role, scratch: Path) -> Table:
+    """Files as one table, with the columns of the first; they are read while its batches are.
+
+    What folders are named by (`day=2026-11-22`) are columns, too. What is fetched or unpacked lies
+    in the folder `scratch` while it is read.
+    """
+    values = [partition_of(str(file)) for file in files]
+    whole = {name: all(is_whole(one.get(name)) for one in values) for name in values[0]}
+    fetched = _fetched(files, scratch / role)
+
+    def open_next(number: int) -> tuple[Source, Table]:
         # One file is called as the service calls it.
-        file: str = role if len(files) == 1 else f"{role} ({path.name})"
-        if is_layer(path):
-            sources.append(Source(path, "layer", reading, file))
-            continue
-        refuse_layer(reading, file)
-        format, is_packed = format_of(path, None, path.name, file)
-        unpacked = scratch / f"{role}-{number}.unpacked" if is_packed else None
-        sources.append(Source(path, format, reading, file, unpacked=unpacked))
-    return sources
+        name: str = role if len(files) == 1 else f"{role} ({files[number].name})"
+        source = _source(next(fetched), reading, name, scratch / f"{role}-{number}.unpacked")
+        with _blaming(source):
+            own = {one: value_of(values[number].get(one), whole[one]) for one in whole}
+            return source, _with_columns(_opened(source), own, whole)
 
+    source, first = open_next(0)
 
-def chained(sources: Sequence[Source]) -> Table:
-    """Files as one table, with the columns of the first; they are read while its batches are."""
-    with _blaming(sources[0]):
-        first = _opened(sources[0])
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for number, source in enumerate(sources):
+    def batches(source: Source, table: Table) -> Iterator[pa.RecordBatch]:
+        for number in range(len(files)):
+            if number:
+                source, table = open_next(number)
             with _blaming(source):
-                table = first if number == 0 else _opened(source)
                 if table.schema.names != first.schema.names:
                     raise InvalidInput(
                         f"{source.file}: its columns are {', '.join(table.schema.names)}, and "
@@ -108,8 +127,65 @@ def chained(sources: Sequence[Source]) -> Table:
             if source.unpacked is not None:
                 source.unpacked.unlink()
 
-    declared = first.declared_rows if len(sources) == 1 else None
-    return first._replace(batches=batches(), declared_rows=declared)
+    declared = first.declared_rows if len(files) == 1 else None
+    return first._replace(batches=batches(source, first), declared_rows=declared)
+
+
+def _fetched(files: Sequence[File], folder: Path) -> Iterator[Path]:
+    """Where the files lie, each until the next one is asked for.
+
+    One that lies elsewhere is fetched while the one before it is read, and goes when it was.
+    """
+    is_over = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+
+        def begin(number: int) -> Future[Path] | None:
+            if number == len(files) or isinstance(file := files[number], Path):
+                return None
+            folder.mkdir(exist_ok=True)
+            return threads.submit(file.fetch, folder / f"{number}-{file.name}", is_over)
+
+        coming = begin(0)
+        try:
+            for number, file in enumerate(files):
+                path = coming.result() if coming else Path(str(file))
+                is_copy, coming = coming is not None, begin(number + 1)
+                yield path
+                if is_copy:
+                    path.unlink()
+        finally:
+            is_over.set()
+
+
+def _source(path: Path, reading: Reading, file: str, unpacked: Path) -> Source:
+    if is_layer(path):
+        return Source(path, "layer", reading, file)
+    refuse_layer(reading, file)
+    format, is_packed = format_of(path, None, path.name, file)
+    return Source(path, format, reading, file, unpacked=unpacked if is_packed else None)
+
+
+def _with_columns(
+    table: Table, values: Mapping[str, str | int | None], whole: Mapping[str, bool]
+) -> Table:
+    """A table with columns that have one value each, but those that it has itself."""
+    added = {
+        name: pa.scalar(value, pa.int64() if whole[name] else pa.string())
+        for name, value in values.items()
+        if name not in table.schema.names
+    }
+    if not added:
+        return table
+    schema = table.schema
+    for name, value in added.items():
+        schema = schema.append(pa.field(name, value.type))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in table.batches:
+            columns = [pa.repeat(value, batch.num_rows) for value in added.values()]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=schema)
+
+    return table._replace(schema=schema, batches=batches())
 
 
 def _opened(source: Source) -> Table:

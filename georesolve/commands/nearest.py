@@ -39,8 +39,8 @@ examples:
 
 {EXIT_CODES}"""
 _ADDRESS = (
-    "; with --server also the address of a folder that the service may write to, such as "
-    "s3://bucket/results/"
+    "; also an address such as s3://bucket/matches.parquet, with --server that of a folder which "
+    "the service may write to"
 )
 MATCHED = "how observations are matched"
 _COLUMNS = ("lat", "lon", "geometry", "id")
@@ -80,7 +80,8 @@ def add_command(commands: Any, name: str, **words: str) -> argparse.ArgumentPars
     add = parser.add_argument
     files = (
         "files, folders or globs (Parquet, Arrow, CSV, GeoJSON, also packed by gzip; GeoPackage, "
-        "FlatGeobuf, shapefile); - is standard input"
+        "FlatGeobuf, shapefile), also at an address such as s3://bucket/folder/; - is standard "
+        "input"
     )
     add("observations", nargs="+", metavar="OBSERVATIONS", help=files)
     add("references", metavar="REFERENCES", help="a file, a folder or a glob")
@@ -139,9 +140,7 @@ def run(given: argparse.Namespace) -> int:
     """Resolve files as the command line says; returns the exit code."""
     if given.output is None and not given.plan:
         given.parser.error("-o FILE says where the result goes; - is standard output")
-    if _is_address(given.output or "") and not given.server:
-        given.parser.error("-o with an address is for services: name one with --server")
-    if _is_address(given.output or "") and given.to:
+    if given.server and given.to and _is_address(given.output or ""):
         given.parser.error("at an address a service writes Parquet files: leave --to out")
     if given.output == "-" and given.to == "shp":
         given.parser.error("a shapefile is several files: standard output is one")
@@ -231,7 +230,7 @@ def _resolve(given: argparse.Namespace) -> None:
         summary = resolve(
             given.observations,
             given.references,
-            path,
+            given.output if _is_address(given.output) else path,
             given.options(given),
             format=given.to,
             device=given.device,
@@ -301,7 +300,7 @@ def _for_service(given: str, role: "Role") -> str | Path:
             f"{role}: --server takes one file, and at {given!r} are {len(others) + 1}: make one of "
             "them, or name an address that the service reads"
         )
-    return file
+    return Path(str(file))
 
 
 def _refuse_output(given: argparse.Namespace, sources: list[Path]) -> None:

@@ -51,7 +51,7 @@ class Sources(Prefixes):
         """
         address, prefix = self.find(href)
         try:
-            self.refuse_links([_fixed(address.path)], prefix, href)
+            self.refuse_links([fixed_part(address.path)], prefix, href)
             paths = sorted(islice(_files(address, file), _MOST_FILES + 1))
             self.refuse_links(paths, prefix, href)
             if not paths:
@@ -79,11 +79,9 @@ class Sources(Prefixes):
                 differing = ", ".join(sorted(fields ^ others)[:4]) or "in another order"
                 raise InvalidInput(f"{file}: {one} has other columns than {other}: {differing}")
         rows = sum(look.file.rows for look in looks)
-        values = [_partition_of(look.file.path) for look in looks]
+        values = [partition_of(look.file.path) for look in looks]
         names = [name for name in values[0] if name not in schema.names]
-        partitions = tuple(
-            (name, all(_is_whole(one.get(name)) for one in values)) for name in names
-        )
+        partitions = tuple((name, all(is_whole(one.get(name)) for one in values)) for name in names)
         columns = [*schema.names, *names]
         self._bounds.refuse_beyond(len(columns), rows, file)
         lat, lon, id = find_columns(columns, reading, file)
@@ -95,7 +93,7 @@ class Sources(Prefixes):
         encoded = sum((look.encoded for look in looks), Counter[str]())
         files = tuple(
             look.file._replace(
-                partition=tuple(_value(one.get(name), whole) for name, whole in partitions)
+                partition=tuple(value_of(one.get(name), whole) for name, whole in partitions)
             )
             for look, one in zip(looks, values, strict=True)
         )
@@ -142,7 +140,7 @@ class _Look(NamedTuple):
 def _files(address: Address, file: str) -> Iterator[str]:
     """Paths of the files at an address."""
     scheme, path = address
-    fixed, is_pattern = _fixed(path), "*" in path
+    fixed, is_pattern = fixed_part(path), "*" in path
     # Nothing lists what lies on a server.
     if scheme == "https":
         yield path
@@ -158,7 +156,7 @@ def _files(address: Address, file: str) -> Iterator[str]:
             )
         below = one[len(fixed) :].strip("/").split("/")
         is_hidden = any(segment.startswith(("_", ".")) for segment in below)
-        if one.endswith(_SUFFIXES) and not is_hidden and (not is_pattern or _matches(one, path)):
+        if one.endswith(_SUFFIXES) and not is_hidden and (not is_pattern or fits(one, path)):
             yield one
 
 
@@ -185,12 +183,12 @@ def _raise(error: OSError) -> None:
     raise error
 
 
-def _fixed(path: str) -> str:
+def fixed_part(path: str) -> str:
     """The part of a path before the first folder that is a pattern."""
     return path[: path.index("*")].rpartition("/")[0] if "*" in path else path.rstrip("/")
 
 
-def _matches(path: str, pattern: str) -> bool:
+def fits(path: str, pattern: str) -> bool:
     """Whether a path fits a pattern, segment by segment; a pattern may name folders."""
     segments, patterns = path.split("/"), pattern.rstrip("/").split("/")
     return len(segments) >= len(patterns) and all(map(fnmatchcase, segments, patterns))
@@ -210,17 +208,19 @@ def _look(scheme: Scheme, path: str) -> _Look:
     return _Look(SourceFile(path, footer.num_rows, size, version), schema, *sizes)
 
 
-def _partition_of(path: str) -> dict[str, str | None]:
+def partition_of(path: str) -> dict[str, str | None]:
     """What the folders of a file are named by."""
     pairs = (segment.split("=", 1) for segment in path.split("/")[:-1] if "=" in segment)
     return {name: None if text == _NO_VALUE else unquote(text) for name, text in pairs}
 
 
-def _is_whole(text: str | None) -> bool:
+def is_whole(text: str | None) -> bool:
+    """Whether the name of a folder is a whole number, or tells that there is none."""
     return text is None or (re.fullmatch("0|-?[1-9][0-9]{0,17}", text) is not None)
 
 
-def _value(text: str | None, is_whole: bool) -> str | int | None:
+def value_of(text: str | None, is_whole: bool) -> str | int | None:
+    """The value that the name of a folder stands for."""
     return int(text) if is_whole and text is not None else text
 
 

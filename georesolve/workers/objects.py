@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
@@ -17,6 +17,20 @@ CONNECT_SECONDS = 10
 SILENT_SECONDS = 60
 _RETRIES = 2
 _PAGE = 1000
+SETTINGS: Any = {
+    "client_options": {
+        "allow_http": True,
+        "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
+        "read_timeout": timedelta(seconds=SILENT_SECONDS),
+        # Of a whole answer: a slow line is not a silent one.
+        "timeout": timedelta(days=1),
+    },
+    "retry_config": {
+        "max_retries": _RETRIES,
+        "retry_timeout": timedelta(seconds=SILENT_SECONDS),
+    },
+}
+"""How long a store may take."""
 _CAUSES = re.compile(r"(?:<Code>|kind: |InvalidCertificate\(\s*)(\w+)")
 
 
@@ -126,19 +140,5 @@ def object_store(bucket: str) -> "S3Store":
     """A bucket of the operator; the address of the store and the keys are of the environment."""
     from obstore.store import S3Store
 
-    return S3Store(
-        bucket,
-        # Not all stores delete many objects with one request.
-        disable_bulk_delete=True,
-        client_options={
-            "allow_http": True,
-            "connect_timeout": timedelta(seconds=CONNECT_SECONDS),
-            "read_timeout": timedelta(seconds=SILENT_SECONDS),
-            # Of a whole answer: a slow line is not a silent one.
-            "timeout": timedelta(days=1),
-        },
-        retry_config={
-            "max_retries": _RETRIES,
-            "retry_timeout": timedelta(seconds=SILENT_SECONDS),
-        },
-    )
+    # Not all stores delete many objects with one request.
+    return S3Store(bucket, disable_bulk_delete=True, **SETTINGS)

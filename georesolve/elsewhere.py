@@ -1,0 +1,120 @@
+"""Files at addresses of object stores and servers: found, fetched, and written with obstore.
+
+Who asks is the user, on the user's own machine: keys and endpoints are those of the environment, as
+other clients of the store find them. What a service may read is said in `intake.addresses`.
+"""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from georesolve.extras import needed
+from georesolve.intake.columns import Role
+from georesolve.intake.errors import InvalidOption
+from georesolve.intake.hrefs import fits, fixed_part
+from georesolve.workers.objects import SETTINGS, asked
+
+_SCHEMES = ("s3", "gs", "az", "https", "http")
+_VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")
+_BLOCK_BYTES = 1 << 20
+
+
+class Elsewhere(NamedTuple):
+    """A file of an object store or a server."""
+
+    root: str
+    key: str
+
+    def __str__(self) -> str:
+        """Its address."""
+        return f"{self.root}/{self.key}"
+
+    @property
+    def name(self) -> str:
+        """What comes last in its address."""
+        return self.key.rpartition("/")[2]
+
+    def fetch(self, path: Path, is_over: threading.Event) -> Path:
+        """Copy it to a path, or a part of it where it is over before; raises OSError."""
+        with self._asked(), path.open("wb") as file:
+            for block in _store(self.root).get(self.key).stream(min_chunk_size=_BLOCK_BYTES):
+                if is_over.is_set():
+                    break
+                file.write(block)
+        return path
+
+    def put(self, path: Path) -> None:
+        """Write a file to its place, where it is complete or absent; raises OSError."""
+        with self._asked():
+            _store(self.root).put(self.key, path)
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        try:
+            with asked():
+                yield
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"there is no {self}") from error
+        except OSError as error:
+            raise OSError(f"{self}: {error}") from error
+
+
+def is_address(given: Any) -> bool:
+    """Whether a text is meant as an address, be it a wrong one."""
+    return isinstance(given, str) and "://" in given
+
+
+def elsewhere(href: str) -> Elsewhere:
+    """What lies at an address; raises InvalidOption where that is none of a file."""
+    scheme, _, path = href.partition("://")
+    bucket, _, key = path.partition("/")
+    if scheme not in _SCHEMES or not bucket:
+        raise InvalidOption(
+            f"{href[:200]!r} is no address that is read: there are "
+            f"{', '.join(f'{one}://' for one in _SCHEMES)}, as in s3://bucket/folder/file.parquet"
+        )
+    needed("obstore", "cloud", href)
+    return Elsewhere(f"{scheme}://{bucket}", key)
+
+
+def files_below(href: str, role: Role) -> list[Elsewhere]:
+    """The file at an address, or those of a folder or that fit a pattern, by name."""
+    one = elsewhere(href)
+    if one.root.startswith("http"):
+        # Nothing lists what lies on a server.
+        return [one]
+    folder = fixed_part(one.key)
+    with one._asked():
+        store = _store(one.root)
+        if one.key == folder and folder:
+            try:
+                store.head(one.key)
+            except FileNotFoundError:
+                pass
+            else:
+                return [one]
+        listed = (found["path"] for page in store.list(folder or None) for found in page)
+        return sorted(
+            Elsewhere(one.root, key)
+            for key in listed
+            if (f"{key}/".startswith(f"{folder}/") if folder else True)
+            and not any(part.startswith(("_", ".")) for part in key[len(folder) :].split("/"))
+            and ("*" not in one.key or fits(key, one.key))
+        )
+
+
+def _store(root: str) -> Any:
+    """The store of an address, as the environment says now."""
+    own = ((name, value) for name, value in os.environ.items() if name.startswith(_VARIABLES))
+    return _opened(root, tuple(sorted(own)))
+
+
+@lru_cache(maxsize=8)
+def _opened(root: str, environment: tuple[tuple[str, str], ...]) -> Any:
+    from obstore.store import from_url
+
+    return from_url(root, **SETTINGS)

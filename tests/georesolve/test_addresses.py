@@ -1,0 +1,170 @@
+"""Files at addresses, from Python and by the command: the rows that files on this machine give."""
+
+import functools
+import gzip
+import http.server
+import io
+import threading
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+import georesolve
+from georesolve import commands
+from georesolve.options import Options
+from tests.conftest import points
+from tests.object_store import BUCKET, line_to, seaweed
+
+OBSERVATIONS = points(1000, 1, name=[f"o{i}" for i in range(1000)])
+REFERENCES = points(300, 2, name=[f"r{i}" for i in range(300)])
+PLACE = f"s3://{BUCKET}"
+EXPECTED = georesolve.nearest(OBSERVATIONS, REFERENCES, columns=["name"])
+
+
+def as_parquet(table):
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def as_csv(table):
+    sink = io.BytesIO()
+    pa.csv.write_csv(table, sink)
+    return sink.getvalue()
+
+
+FILES = {
+    **{f"lake/day={i}/part.parquet": OBSERVATIONS.slice(250 * i, 250) for i in range(4)},
+    "lake/_SUCCESS": b"",
+    "text/a.csv.gz": gzip.compress(as_csv(OBSERVATIONS.slice(0, 600))),
+    "text/b.csv": as_csv(OBSERVATIONS.slice(600)),
+    "references.parquet": REFERENCES,
+    "references.parquet.old": b"no table",
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    with seaweed(tmp_path_factory.mktemp("store") / "weed") as store:
+        for name, content in FILES.items():
+            content = content if isinstance(content, bytes) else as_parquet(content)
+            with store.files.open_output_stream(f"{BUCKET}/{name}", compression=None) as file:
+                file.write(content)
+        yield store
+
+
+@pytest.fixture(autouse=True)
+def environment(store, monkeypatch):
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+
+
+def own(table):
+    return table.select(EXPECTED.column_names).combine_chunks()
+
+
+@pytest.mark.parametrize(
+    "observations",
+    [
+        f"{PLACE}/lake",
+        f"{PLACE}/lake/",
+        f"{PLACE}/lake/day=*/*.parquet",
+        f"{PLACE}/text/",
+    ],
+)
+def test_a_folder_or_a_pattern_is_one_table(observations):
+    found = georesolve.nearest(
+        observations, f"{PLACE}/references.parquet", columns=["name"], observation_columns="*"
+    )
+    assert own(found).equals(own(EXPECTED))
+    assert found["observation_name"].to_pylist() == OBSERVATIONS["name"].to_pylist()
+    if "lake" in observations:
+        assert found["observation_day"].to_pylist() == [i // 250 for i in range(1000)]
+
+
+def test_folders_named_by_values_are_columns_on_this_machine_too(tmp_path):
+    for name, content in FILES.items():
+        if isinstance(content, pa.Table):
+            path = tmp_path / name.replace("day=1", "day=one")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(content, path)
+    found = georesolve.nearest(tmp_path / "lake", REFERENCES, observation_columns=["day"])
+    # Not all are whole numbers: none is. Files come by name.
+    assert found["observation_day"].to_pylist()[::250] == ["0", "2", "3", "one"]
+
+
+def test_the_command_writes_the_bytes_that_it_writes_here(tmp_path, store):
+    here = tmp_path / "matches.parquet"
+    pq.write_table(OBSERVATIONS, tmp_path / "observations.parquet")
+    pq.write_table(REFERENCES, tmp_path / "references.parquet")
+    georesolve.resolve(
+        tmp_path / "observations.parquet", tmp_path / "references.parquet", here, Options(k=2)
+    )
+    command = ["nearest", f"{PLACE}/lake/", f"{PLACE}/references.parquet", "-k", "2", "--quiet"]
+    for name in ("matches.parquet", "matches.gpkg", "matches.csv"):
+        assert commands.main([*command, "-o", f"{PLACE}/out/{name}"]) == 0
+        with store.files.open_input_file(f"{BUCKET}/out/{name}") as file:
+            written = file.read()
+        if name == here.name:
+            assert written == here.read_bytes()
+        assert len(written) > 10_000
+
+
+def test_a_server_gives_one_file(tmp_path):
+    (tmp_path / "references.parquet").write_bytes(as_parquet(REFERENCES))
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        try:
+            index = georesolve.Index(f"{address}/references.parquet")
+            assert own(index.nearest(OBSERVATIONS, columns=["name"])).equals(own(EXPECTED))
+            with pytest.raises(FileNotFoundError, match="there is no http://127"):
+                georesolve.Index(f"{address}/nothing.parquet")
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("ftp://host/file.csv", "'ftp://host/file.csv' is no address that is read: there are s3"),
+        ("s3://", "'s3://' is no address that is read"),
+        (f"{PLACE}/nothing/", "there is no file at 's3://observations/nothing/'"),
+        (f"{PLACE}/references", "there is no file at 's3://observations/references'"),
+        ("s3://no-such-bucket/a.parquet", r"s3://no-such-bucket/a\.parquet: .*NoSuchBucket"),
+        (f"{PLACE}/references.parquet.old", "references: its name .* does not tell the format"),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_said(address, said):
+    with pytest.raises(
+        (georesolve.InvalidInput, georesolve.InvalidOption, OSError, ValueError), match=said
+    ):
+        georesolve.nearest(OBSERVATIONS, address)
+
+
+def test_outputs_that_are_none(tmp_path, capsys):
+    for output, said in {
+        f"{PLACE}/out/": "name a file of s3://, gs:// or az://",
+        f"{PLACE}/out/*.parquet": "name a file of s3://, gs:// or az://",
+        "https://host/matches.parquet": "name a file of s3://, gs:// or az://",
+        f"{PLACE}/out/matches.shp": "a shapefile is several files",
+        f"{PLACE}/references.parquet": "the result would replace",
+    }.items():
+        command = ["nearest", f"{PLACE}/lake/", f"{PLACE}/references.parquet", "-o", output]
+        assert commands.main([*command, "--to", "parquet"] if output[-1] == "/" else command) == 1
+        assert said in capsys.readouterr().err
+
+
+def test_a_store_that_is_gone_leaves_nothing_behind(tmp_path, store, monkeypatch, capsys):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with line_to(store) as line:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", line.environment["AWS_ENDPOINT_URL"])
+        line.is_cut = True
+        command = ["nearest", f"{PLACE}/lake/", f"{PLACE}/references.parquet", "-o", "out.parquet"]
+        assert commands.main(command) == 3
+    assert "s3://observations/lake" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
