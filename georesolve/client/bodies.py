@@ -5,16 +5,22 @@ They go into a form, which is read from its start as often as it is sent, a piec
 
 import base64
 import hashlib
+import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 import httpx
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _REGISTERED = "dataset:"
+_GEOPANDAS = "geopandas.GeoDataFrame"
+_TABLES = {"pandas.DataFrame", "polars.DataFrame", "pyarrow.Table"}
 
 
 class AtService(NamedTuple):
@@ -72,47 +78,105 @@ def is_address(text: str) -> bool:
     return "://" in text
 
 
+class Document(httpx.ByteStream):
+    """JSON as the body of a request."""
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        encoded = json.dumps(content).encode()
+        super().__init__(encoded)
+        self.headers = {"Content-Type": "application/json", "Content-Length": str(len(encoded))}
+
+
+def columns_of(data: Any, most: int) -> dict[str, list[Any]] | None:
+    """The columns of a table of few rows, if JSON says all of them as they are; else None.
+
+    None also of what can be read once alone.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from georesolve.tables import kinds_of
+
+    kinds = kinds_of(data)
+    if isinstance(data, tuple) and len(data) == 2:
+        n = len(data[0])
+    elif kinds & _TABLES and _GEOPANDAS not in kinds:
+        n = len(data)
+    else:
+        return None
+    if not 0 < n <= most:
+        return None
+    table = _stream(data, "observations").read_all()
+    plain = (pa.int64(), pa.float64(), pa.string(), pa.large_string(), pa.bool_())
+    for column in table.columns:
+        is_said = column.type in plain and column.null_count < n
+        if not is_said or (
+            column.type == pa.float64() and not pc.all(pc.is_finite(column)).as_py()
+        ):
+            return None
+    columns: dict[str, list[Any]] = table.to_pydict()
+    return columns
+
+
+def registered(data: Any) -> AtService | None:
+    """A point set that the service has registered; None of other data."""
+    if isinstance(data, str) and data.startswith(_REGISTERED):
+        return AtService(data)
+    if isinstance(id := getattr(data, "id", None), str) and hasattr(data, "sha256"):
+        return AtService(f"{_REGISTERED}{id}")
+    return None
+
+
 def point_set(data: Any, folder: Path, name: str) -> Path | AtService:
     """Make a file of a point set in the folder, unless it is one or the service has it."""
-    if isinstance(data, str) and (data.startswith(_REGISTERED) or is_address(data)):
+    if isinstance(data, str) and is_address(data):
         return AtService(data)
+    if (known := registered(data)) is not None:
+        return known
     if isinstance(data, str | os.PathLike):
         path = Path(data)
         if not path.is_file():
             raise FileNotFoundError(f"{name}: there is no file {str(path)!r}")
         return path
-    if isinstance(id := getattr(data, "id", None), str) and hasattr(data, "sha256"):
-        return AtService(f"{_REGISTERED}{id}")
     target = folder / f"{name}.parquet"
     _write(data, target, name)
     return target
 
 
 def _write(data: Any, target: Path, name: str) -> None:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from georesolve.tables import OTHERS, NoColumn, as_column, as_frame, as_table, kinds_of
+    from georesolve.tables import as_frame, kinds_of
 
     data = as_frame(data)
-    kinds = kinds_of(data)
-    if "geopandas.GeoDataFrame" in kinds:
+    if _GEOPANDAS in kinds_of(data):
         # With its CRS, which the service looks at.
         data.to_parquet(target)
         return
+    with _stream(data, name) as batches, pq.ParquetWriter(target, batches.schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def _stream(data: Any, name: str) -> "pa.RecordBatchReader":
+    """The rows of a table, pair or dict; raises TypeError where it is none of them."""
+    import pyarrow as pa
+
+    from georesolve.tables import OTHERS, NoColumn, as_column, as_table, kinds_of
+
     try:
         if isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[0], dict):
             data = as_table(dict(zip(("lat", "lon"), data, strict=True)), name)
         elif isinstance(data, dict):
             data = as_table(data, name)
-        elif "pandas.DataFrame" in kinds:
+        elif "pandas.DataFrame" in kinds_of(data):
             for column, values in data.items():
                 if str(values.dtype).startswith(("object", "complex")):
                     as_column(values, str(column))
     except NoColumn as error:
         raise ValueError(f"{name}: {error}") from None
     try:
-        stream = pa.RecordBatchReader.from_stream(data)
+        return pa.RecordBatchReader.from_stream(data)
     except (TypeError, pa.ArrowInvalid) as error:
         # A single column has such a stream, too.
         raise TypeError(
@@ -120,9 +184,3 @@ def _write(data: Any, target: Path, name: str) -> None:
             "GeoPandas, pyarrow, polars, or anything with __arrow_c_stream__), a registered "
             f"dataset, a pair of arrays (latitudes, longitudes), or {OTHERS}"
         ) from error
-    with (
-        stream as batches,
-        pq.ParquetWriter(target, batches.schema) as writer,
-    ):
-        for batch in batches:
-            writer.write_batch(batch)

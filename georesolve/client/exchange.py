@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import anyio
 import httpx
 
-from georesolve.client.bodies import Body
+from georesolve.client.bodies import Body, Document
 from georesolve.client.errors import ServiceError, ServiceRefused, ServiceUnreachable, refusal
 
 logger = logging.getLogger("georesolve.client")
@@ -197,7 +197,7 @@ class Exchange:
         *,
         query: Query | None = None,
         headers: Mapping[str, str] | None = None,
-        body: Body | None = None,
+        body: Body | Document | None = None,
         passing: frozenset[int] = PASSING,
     ) -> httpx.Response:
         """Send a request and read its answer; it is sent again after a status that is `passing`.
@@ -221,7 +221,7 @@ class Exchange:
         path: str,
         query: Query | None = None,
         headers: Mapping[str, str] | None = None,
-        body: Body | None = None,
+        body: Body | Document | None = None,
     ) -> AsyncIterator[httpx.Response]:
         """Send a request, once; the body of its answer is read in here, where it may fail, too."""
         http = self.wire.http

@@ -1,6 +1,8 @@
 """The Python client and a service that is well: what it sends, gives back and tells."""
 
+import datetime
 import functools
+import math
 import os
 import signal
 import subprocess
@@ -23,6 +25,7 @@ import pytest
 
 import georesolve
 from georesolve.client import AsyncClient, Client, ServiceRefused
+from georesolve.tables import like
 from tests import oracle
 from tests.conftest import points, wait_until
 
@@ -446,3 +449,50 @@ def test_answers_of_others_are_told_as_such(status, headers, told):
         pytest.raises(ServiceRefused, match=told),
     ):
         client.jobs()
+
+
+LOOKED_UP = {
+    "pandas": OBSERVATIONS.to_pandas().set_index(np.arange(400) * 3),
+    "polars": polars.from_arrow(OBSERVATIONS),
+    "arrow": OBSERVATIONS,
+    "pair": tuple(OBSERVATIONS[name].to_numpy() for name in ("lat", "lon")),
+    "text ids": OBSERVATIONS.set_column(0, "id", OBSERVATIONS["id"].cast(pa.string())),
+    "missing": OBSERVATIONS.append_column("size", pa.array([None, 1.5] * 200)),
+    # What JSON does not say as it is goes as a file.
+    "days": OBSERVATIONS.append_column("day", pa.array([datetime.date(2026, 1, 2)] * 400)),
+    "narrow": OBSERVATIONS.append_column("size", pa.array([1, None] * 200, pa.int16())),
+    "nan": OBSERVATIONS.append_column("size", pa.array([math.nan, 1.0] * 200)),
+    "nothing": OBSERVATIONS.append_column("size", pa.nulls(400, pa.float64())),
+}
+
+
+@pytest.mark.parametrize("kind", LOOKED_UP)
+def test_a_small_table_against_a_registered_set_is_looked_up(client, kind):
+    given, sites = LOOKED_UP[kind], client.register(REFERENCES)
+    for options in ({}, {"k": 2, "columns": ["name"], "observation_columns": "*", "near": True}):
+        job = client.submit(given, sites, **options)
+        wanted = like(job.to_arrow(), given)
+        job.dismiss()
+        found = client.nearest(given, sites, **options)
+        if isinstance(found, pd.DataFrame):
+            pd.testing.assert_frame_equal(found, wanted)
+        else:
+            assert type(found) is type(wanted)
+            # An Arrow table with a NaN equals none.
+            assert found.schema == wanted.schema
+            pd.testing.assert_frame_equal(found.to_pandas(), wanted.to_pandas())
+
+
+def test_what_is_looked_up_leaves_no_job_and_is_refused_in_the_same_words(client, service):
+    sites = client.register(REFERENCES)
+    before = jobs_of(service)
+    pairs = client.within(OBSERVATIONS, f"dataset:{sites.id}", 1e6)
+    assert pairs.num_rows == georesolve.within(OBSERVATIONS, REFERENCES, 1e6).num_rows
+    # More than is made at once becomes a job, which goes with its result.
+    assert client.within(OBSERVATIONS, sites, 2e7).num_rows == 400 * REFERENCES.num_rows
+    assert jobs_of(service) == before
+    wrong = OBSERVATIONS.set_column(
+        1, "lat", pa.array([95.0, *OBSERVATIONS["lat"].to_pylist()[1:]])
+    )
+    with pytest.raises(georesolve.ServiceRefused, match=r"holds 95\.0, allowed are"):
+        client.nearest(wrong, sites)
