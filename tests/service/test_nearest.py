@@ -211,3 +211,36 @@ def test_the_first_answer_and_those_of_the_event_loop_are_the_same_bytes(service
     # It was used a moment ago, and is not there any more.
     gone = service.post("/nearest", json=body)
     assert id in problem(gone, 404, "no-such-dataset")
+
+
+def test_one_point_is_asked_for_by_its_address(service):
+    content = parquet(points(50, 61, name=[f"site {i}" for i in range(50)]))
+    headers = {"Content-Type": "application/vnd.apache.parquet"}
+    sites = service.put("/datasets/sites-of-a-point", content=content, headers=headers).json()
+    point = {"lat": 52.5, "lon": 13.4}
+    posted = {
+        "observations": {name: [value] for name, value in point.items()},
+        "references": f"dataset:{sites['id']}",
+    }
+    expected = service.post("/nearest", json={**posted, "k": 3, "columns": ["name"]})
+    for name in ("sites-of-a-point", sites["id"], f"dataset:{sites['id']}"):
+        asked = {**point, "references": name, "k": 3, "columns": "name"}
+        answer = service.get("/nearest", params=asked)
+        assert answer.status_code == 200
+        assert answer.content == expected.content
+    text = service.get(
+        "/nearest", params={**point, "references": name}, headers={"Accept": "text/csv"}
+    )
+    assert len(text.text.splitlines()) == 2
+    for wrong, status, said in (
+        ({"lat": 91}, 400, "/query/lat"),
+        ({"lat": "nan"}, 400, "/query/lat"),
+        ({"lon": "east"}, 400, "/query/lon"),
+        ({"k": 0}, 400, "/query/k"),
+        ({"kk": 1}, 400, "/query/kk"),
+        ({"distance_m": 5}, 400, "/query/distance_m"),
+        ({"references": "no-such-set"}, 404, "no-such-set"),
+    ):
+        refused = service.get("/nearest", params={**point, "references": name, **wrong})
+        assert (refused.status_code, said in refused.text) == (status, True), refused.text
+    assert service.delete("/datasets/sites-of-a-point").is_success

@@ -1,5 +1,6 @@
 """What OpenAPI says of operations: what they take, what they answer, and schemas of models."""
 
+from collections.abc import Container
 from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, WithJsonSchema
@@ -55,6 +56,23 @@ def form_request(
     properties = _as_texts(schema["properties"]) | dict.fromkeys(example, file)
     content = {"schema": {**schema, "properties": properties}, "example": dict(example)}
     return {"requestBody": {"required": True, "content": {"multipart/form-data": content}}}
+
+
+def query(model: type[BaseModel], without: Container[str]) -> dict[str, Any]:
+    """Parameters of a query: the fields of a model, as texts, but some of them."""
+    texts = _as_texts(schema_of(model)["properties"])
+    return {
+        "parameters": [
+            {
+                "in": "query",
+                "name": name,
+                "description": schema.pop("description"),
+                "schema": schema,
+            }
+            for name, schema in texts.items()
+            if name not in without
+        ]
+    }
 
 
 def header(description: str, kind: str = "string") -> dict[str, Any]:

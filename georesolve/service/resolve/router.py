@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Annotated, NoReturn
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 
@@ -16,12 +16,12 @@ from georesolve.service.auth.access import own
 from georesolve.service.http import examples, openapi
 from georesolve.service.http.answers import wanted_format
 from georesolve.service.http.bodies import media_type
-from georesolve.service.http.parameters import refuse_query
+from georesolve.service.http.parameters import parameters_of, refuse_query
 from georesolve.service.jobs.models import StatusInfo
 from georesolve.service.links import base_of
 from georesolve.service.receiving.ingest import Folder
 from georesolve.service.resolve.context import Service
-from georesolve.service.resolve.models import MatchInputs, ResolveForm
+from georesolve.service.resolve.models import MatchInputs, MatchParameters, ResolveForm
 from georesolve.service.resolve.outcome import (
     SmallAnswer,
     refuse_unready,
@@ -63,6 +63,7 @@ _FORM = openapi.form_request(
 )
 
 
+_POINT = ("lat", "lon", "references")
 _AT_ONCE = matches_answer("the matches, in the format that Accept likes best", first=JSON)
 
 
@@ -86,6 +87,39 @@ async def nearest(request: Request) -> Response:
     query.
     """
     return await _at_once(request, "nearest")
+
+
+@router.get(
+    "/nearest",
+    operation_id="nearestOfPoint",
+    summary="The nearest references of one point, at once",
+    response_class=Response,
+    responses=_AT_ONCE,
+    openapi_extra=openapi.query(MatchParameters, without=("lat", "lon", "question")),
+)
+async def nearest_of_point(
+    request: Request,
+    lat: Annotated[float, Query(ge=-90, le=90, description="degrees, WGS 84")],
+    lon: Annotated[float, Query(ge=-180, le=360, description="degrees, WGS 84")],
+    references: Annotated[
+        str, Query(description="a registered dataset: its name or id, or `dataset:` before it")
+    ],
+) -> Response:
+    """Find the nearest references of one point: `/nearest?lat=52.5&lon=13.4&references=places`.
+
+    It is answered as a POST of one observation. The options are further parameters; which columns
+    of the references are read `reference_lat` and the like say.
+    """
+    name = references if ":" in references else f"dataset:{references}"
+    given = {"observations": {"lat": [lat], "lon": [lon]}, "references": name}
+    query = [one for one in request.query_params.multi_items() if one[0] not in _POINT]
+    inputs = parameters_of(MatchInputs, query, given=given)
+    inputs.ask("nearest")
+    format, start = wanted_format(request.headers, JSON), time.perf_counter()
+    service: Service = request.app.state.service.of(request.state.store)
+    async with service.ingest.folder() as folder:
+        asked = await asked_by(inputs, service, folder, is_short=True)
+        return _small_response(await resolve_at_once(service, asked, format, start))
 
 
 @router.post(
