@@ -86,6 +86,8 @@ class Given:
 
 def given(table: Any, role: Role, first_row: int | None = None) -> Given:
     """Recognise what a user gave, see `Given`; raises TypeError when it is no table."""
+    if "polars.LazyFrame" in tables.kinds_of(table):
+        return _Lazy(table, role, first_row)
     table = tables.as_frame(table)
     kinds = tables.kinds_of(table)
     for kind, adapter in _ADAPTERS.items():
@@ -134,6 +136,19 @@ class _Arrays(Given):
                 filled = column.fill_null(-1) if name == "reference" else column
                 columns[name] = np.array(filled)
         return columns
+
+
+class _Lazy(Given):
+    """A LazyFrame of polars: no more columns are computed than are needed."""
+
+    def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
+        names = self._given.collect_schema().names()
+        wanted = self._given
+        if reading.geometry is None and keep is not None:
+            columns = find_columns(names, reading, self._role)
+            reading = reading._replace(**columns._asdict())
+            wanted = wanted.select([name for name in names if name in {*columns, *keep}])
+        return _as_table(wanted.collect(engine="streaming").to_arrow()), reading, names
 
 
 class _Files(Given):

@@ -34,8 +34,10 @@ def run(page, folder, monkeypatch, capsys, n_pieces, *, shows=True):
 
 # Python warns of every fork of a process with threads.
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+# Ibis calls what DuckDB has another name for now.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ibis", "ignore:fetch_arrow_table")
 def test_the_page_about_python_runs(tmp_path, monkeypatch, capsys):
-    known = run("python.md", tmp_path, monkeypatch, capsys, 11)
+    known = run("python.md", tmp_path, monkeypatch, capsys, 12)
     assert known["near"].to_pylist()[0]["reference_name"] == "Köln"
     assert known["joined"].loc["Potsdam", "name"] == "Berlin"
 

@@ -126,3 +126,16 @@ def test_the_place_of_an_error_is_told():
         georesolve.nearest({"lat": [1.0, 2.0, "x"], "lon": LON}, REFERENCES)
     [place] = caught.value.errors
     assert (place["file"], place["column"], place["row"]) == ("observations", "lat", 2)
+
+
+def test_of_a_lazy_frame_no_more_is_computed_than_is_needed():
+    def refuse(values):
+        raise AssertionError("this column is not needed")
+
+    lazy = pl.LazyFrame({"lat": LAT, "lon": LON, "name": [str(value) for value in LAT]})
+    lazy = lazy.with_columns(costly=pl.col("lat").map_elements(refuse, return_dtype=pl.Float64))
+    found = georesolve.nearest(lazy, lazy, observation_columns=["name"])
+    assert isinstance(found, pl.DataFrame)
+    assert found["observation_name"].to_list() == [str(value) for value in LAT]
+    with pytest.raises(AssertionError, match="this column is not needed"):
+        georesolve.nearest(lazy, lazy, observation_columns=["costly"])
