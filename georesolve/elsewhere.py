@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from georesolve.extras import needed
-from georesolve.intake.columns import Role
 from georesolve.intake.errors import InvalidOption
 from georesolve.intake.hrefs import fits, fixed_part
 from georesolve.workers.objects import SETTINGS, asked
@@ -40,9 +40,13 @@ class Elsewhere(NamedTuple):
 
     def fetch(self, path: Path, is_over: threading.Event) -> Path:
         """Copy it to a path, or a part of it where it is over before; raises OSError."""
-        with self._asked(), path.open("wb") as file:
-            for block in _store(self.root).get(self.key).stream(min_chunk_size=_BLOCK_BYTES):
-                if is_over.is_set():
+        with self._asked():
+            blocks = iter(_store(self.root).get(self.key).stream(min_chunk_size=_BLOCK_BYTES))
+        with path.open("wb") as file:
+            while not is_over.is_set():
+                with self._asked():
+                    block = next(blocks, None)
+                if block is None:
                     break
                 file.write(block)
         return path
@@ -77,12 +81,30 @@ def elsewhere(href: str) -> Elsewhere:
             f"{href[:200]!r} is no address that is read: there are "
             f"{', '.join(f'{one}://' for one in _SCHEMES)}, as in s3://bucket/folder/file.parquet"
         )
+    if scheme.startswith("http"):
+        if "?" in key:
+            raise InvalidOption(f"{href[:200]!r} has a query, which is not sent: fetch the file")
+        # It is written again as it has to be.
+        key = unquote(key)
     needed("obstore", "cloud", href)
     return Elsewhere(f"{scheme}://{bucket}", key)
 
 
-def files_below(href: str, role: Role) -> list[Elsewhere]:
-    """The file at an address, or those of a folder or that fit a pattern, by name."""
+def files_below(href: str) -> list[Elsewhere]:
+    """The file at an address, or those of a folder or that fit a pattern, by name.
+
+    Raises InvalidOption where they are none that can be fetched one by one.
+    """
+    found = _found(href)
+    for one in found:
+        if one.name.lower().endswith(".shp"):
+            raise InvalidOption(
+                f"{one} is a shapefile, which is several files: fetch them, or write a GeoPackage"
+            )
+    return found
+
+
+def _found(href: str) -> list[Elsewhere]:
     one = elsewhere(href)
     if one.root.startswith("http"):
         # Nothing lists what lies on a server.
@@ -97,7 +119,9 @@ def files_below(href: str, role: Role) -> list[Elsewhere]:
                 pass
             else:
                 return [one]
-        listed = (found["path"] for page in store.list(folder or None) for found in page)
+        # Consoles make empty objects that stand for folders.
+        pages = store.list(folder or None)
+        listed = (found["path"] for page in pages for found in page if found["size"])
         return sorted(
             Elsewhere(one.root, key)
             for key in listed

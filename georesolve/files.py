@@ -28,7 +28,7 @@ from georesolve.intake.representations import FORMATS
 from georesolve.kernels.devices import Device
 from georesolve.layers import LAYERS, write_layer
 from georesolve.options import Options, WithinOptions
-from georesolve.paths import UNBOUNDED, File, Paths, files_at, refuse_as_target, table_of
+from georesolve.paths import UNBOUNDED, File, Listed, Paths, files_at, refuse_as_target, table_of
 from georesolve.searches import RESULT_ROWS, Progress, Search, deserves_all_gpus, run_on_cluster
 from georesolve.workers.datasets import Dataset, PointSet, read_rows, recut
 from georesolve.workers.files import complete, sha256_of
@@ -187,7 +187,7 @@ def resolve(
     chosen = choose_device(device)
     start = time.perf_counter()
     sets = files_at(observations, "observations"), files_at(references, "references")
-    refuse_as_target(target, [*sets[0], *sets[1]])
+    refuse_as_target(target, [one.file for one in (*sets[0], *sets[1])])
     with tempfile.TemporaryDirectory(
         prefix=".georesolve-",
         dir=target.parent if scratch is None and isinstance(target, Path) else scratch,
@@ -231,8 +231,10 @@ def _complete(target: File, scratch: Path) -> Iterator[Path]:
         with complete(target) as temporary:
             yield temporary
     else:
-        yield scratch / target.name
-        target.put(scratch / target.name)
+        folder = scratch / "out"
+        folder.mkdir()
+        yield folder / target.name
+        target.put(folder / target.name)
 
 
 def _format_of(target: str, name: str | None) -> str:
@@ -302,8 +304,8 @@ def _remarks(job: Job, options: Options | WithinOptions) -> list[str]:
 
 
 def _job(
-    observations: list[File],
-    references: list[File],
+    observations: list[Listed],
+    references: list[Listed],
     options: Options | WithinOptions,
     folder: Path,
 ) -> Job:
@@ -321,12 +323,12 @@ def _job(
 
 
 def _canonical(
-    files: list[File], role: Role, options: Options | WithinOptions, folder: Path
+    files: list[Listed], role: Role, options: Options | WithinOptions, folder: Path
 ) -> Dataset:
     reading = options.reading(role)
     target = folder / f"{role}.parquet"
-    table = table_of(files, reading, role, folder)
-    dataset = canonicalise(table, reading, role, target, UNBOUNDED)
+    with table_of(files, reading, role, folder) as table:
+        dataset = canonicalise(table, reading, role, target, UNBOUNDED)
     return replace(dataset, digest=sha256_of(target))
 
 

@@ -4,6 +4,7 @@ import math
 import os
 import tempfile
 from collections.abc import Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -155,13 +156,15 @@ class _Files(Given):
     """The path or the address of a file, a folder or a glob."""
 
     def points(self, reading: Reading, keep: Collection[str] | None) -> Points:
-        with tempfile.TemporaryDirectory(prefix="georesolve-") as scratch:
-            self._scratch = Path(scratch)
+        with ExitStack() as self._open:
+            scratch = tempfile.TemporaryDirectory(prefix="georesolve-")
+            self._scratch = Path(self._open.enter_context(scratch))
             return super().points(reading, keep)
 
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
         files = files_at(self._given, self._role)
-        return table_of(files, reading, self._role, self._scratch), reading, None
+        table = table_of(files, reading, self._role, self._scratch)
+        return self._open.enter_context(table), reading, None
 
 
 class _Pandas(Given):

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from threading import Lock
 from typing import Any
 
 from georesolve.frames import given
 from georesolve.intake.columns import Role
-from georesolve.intake.errors import InvalidInput
+from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.intake.points import Points
+from georesolve.kernels.devices import Device
 from georesolve.options import Options, WithinOptions
 from georesolve.searches import Search
 from georesolve.tables import kinds_of
@@ -16,6 +18,25 @@ from georesolve.workers.gpus import DeviceChoice, choose_device
 Asked = Options | WithinOptions
 Match = Callable[[Any, int, Search, Asked], Any]
 """Matches a table of observations, from a row on, with the references of a search."""
+
+_making = Lock()
+
+
+class References:
+    """References as a worker holds them, with the search of them that it makes of them once."""
+
+    def __init__(self, points: Points) -> None:
+        self.points = points
+        self._searches: dict[Device, Search] = {}
+
+    def search(self, device: DeviceChoice) -> Search:
+        """The search on the device that this process chooses."""
+        chosen = choose_device(device)
+        with _making:
+            return self._searches.setdefault(chosen, Search(self.points, chosen))
+
+    def __reduce__(self) -> Any:
+        return References, (self.points,)
 
 
 def is_collection(table: Any) -> bool:
@@ -29,21 +50,22 @@ def matched_later(
     """The collection of what the partitions of a collection match.
 
     References are points, a table that is read now, or a collection that a worker puts together
-    later. Their search is one task, whose result each worker gets once.
+    later. They are one task, whose result each worker gets once.
     """
     import pandas as pd
+    from dask.base import tokenize
     from dask.dataframe.dispatch import make_meta
     from dask.delayed import delayed
 
     if is_collection(references):
         known = _points(make_meta(references), "references", asked)
-        search = delayed(_search, pure=True)(references.to_delayed(), asked, device)
+        held = delayed(_together, pure=True)(references.to_delayed(), asked)
     else:
         is_read = isinstance(references, Points)
         known = references if is_read else _points(references, "references", asked)
-        # By its content, and not looked into: Dask looks for collections in dataclasses.
-        held = delayed(known, name=f"references-{known.sha256}", traverse=False)
-        search = delayed(_search_of, pure=True)(held, device)
+        content = tokenize(known.sha256, vars(known))
+        # Not looked into: Dask looks for collections.
+        held = delayed(References(known), name=f"references-{content}", traverse=False)
     empty = make_meta(observations)
     points = _points(empty, "observations", asked)
     # How many references there will be is not known now.
@@ -54,7 +76,12 @@ def matched_later(
     # One row a partition.
     rows = observations.map_partitions(_length, meta=pd.Series(dtype="int64"), clear_divisions=True)
     first_rows = rows.cumsum() - rows
-    return observations.map_partitions(_matched, first_rows, search, asked, match, meta=meta)
+    # A set against itself has all rows of the references: for that alone all are counted first.
+    is_own = asked.exclude_self or getattr(asked, "once", False)
+    total = rows.sum() if is_own else None
+    return observations.map_partitions(
+        _matched, first_rows, total, held, asked, device, match, meta=meta
+    )
 
 
 def _points(table: Any, role: Role, asked: Asked) -> Points:
@@ -75,19 +102,28 @@ def _length(frame: Any) -> Any:
     return pd.Series([len(frame)])
 
 
-def _search(pieces: Sequence[Any], asked: Asked, device: DeviceChoice) -> Search:
+def _together(pieces: Sequence[Any], asked: Asked) -> References:
     from dask.dataframe.dispatch import concat
 
-    return _search_of(_points(concat([*pieces]), "references", asked), device)
+    return References(_points(concat([*pieces]), "references", asked))
 
 
-def _search_of(references: Points, device: DeviceChoice) -> Search:
-    return Search(references, choose_device(device))
-
-
-def _matched(observations: Any, first_rows: Any, search: Search, asked: Asked, match: Match) -> Any:
+def _matched(
+    observations: Any,
+    first_rows: Any,
+    total: Any,
+    held: References,
+    asked: Asked,
+    device: DeviceChoice,
+    match: Match,
+) -> Any:
     first_row = int(first_rows.iloc[0])
+    if total is not None and int(total) != held.points.rows:
+        raise InvalidOption(
+            f"exclude_self and once are for a set resolved against itself, but there are {total} "
+            f"observations and {held.points.rows} references: give one collection as both"
+        )
     try:
-        return match(observations, first_row, search, asked)
+        return match(observations, first_row, held.search(device), asked)
     except InvalidInput as error:
         raise InvalidInput(f"in the partition that begins at row {first_row}: {error}") from error

@@ -3,18 +3,19 @@
 import glob
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from georesolve.elsewhere import Elsewhere, files_below, is_address
 from georesolve.intake.canonical import opened, refusal_of
-from georesolve.intake.columns import Reading, Role
+from georesolve.intake.columns import ID_NAMES, LATITUDE_NAMES, LONGITUDE_NAMES, Reading, Role
 from georesolve.intake.errors import InvalidInput, InvalidOption, Refused
-from georesolve.intake.hrefs import is_whole, partition_of, value_of
+from georesolve.intake.hrefs import fixed_part, is_whole, partition_of, value_of
 from georesolve.intake.points import Bounds
 from georesolve.intake.sources import Source, Table, format_of, is_layer
 from georesolve.layers import read_layer, refuse_layer
@@ -23,17 +24,27 @@ Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, a folder, a glob, or several of these, here or at an address."""
 File = Path | Elsewhere
 
+
+class Listed(NamedTuple):
+    """A file that was found, and its path below the folder or the pattern that was given."""
+
+    file: File
+    below: str
+
+
 UNBOUNDED = Bounds()
 """Files of one's own may be as large as they are."""
 
 
-def files_at(given: Paths, role: Role) -> list[File]:
+def files_at(given: Paths, role: Role) -> list[Listed]:
     """The files that paths stand for, of a folder or a glob by name; refused if there are none."""
     if isinstance(given, str | os.PathLike):
         given = [given]
-    found: list[File] = []
+    found: list[Listed] = []
     for one in given:
-        found += files_below(str(one), role) if is_address(one) else _files_of(Path(one))
+        base = str(one if is_address(one) else Path(one))
+        files = files_below(base) if is_address(one) else _files_of(Path(one))
+        found += [Listed(file, str(file)[len(fixed_part(base)) :]) for file in files]
     if not found:
         raise InvalidInput(
             f"{role}: there is no file at {', '.join(repr(str(one)) for one in given) or '[]'}: "
@@ -91,19 +102,29 @@ def _files_of(path: Path) -> list[Path]:
     return sorted(one for one in found if one.is_file())
 
 
-def table_of(files: Sequence[File], reading: Reading, role: Role, scratch: Path) -> Table:
+@contextmanager
+def table_of(
+    files: Sequence[Listed], reading: Reading, role: Role, scratch: Path
+) -> Iterator[Table]:
     """Files as one table, with the columns of the first; they are read while its batches are.
 
     What folders are named by (`day=2026-11-22`) are columns, too. What is fetched or unpacked lies
     in the folder `scratch` while it is read.
     """
-    values = [partition_of(str(file)) for file in files]
-    whole = {name: all(is_whole(one.get(name)) for one in values) for name in values[0]}
-    fetched = _fetched(files, scratch / role)
+    with closing(_fetched([one.file for one in files], scratch / role)) as fetched:
+        yield _chained(files, fetched, reading, role, scratch)
+
+
+def _chained(
+    files: Sequence[Listed], fetched: Generator[Path], reading: Reading, role: Role, scratch: Path
+) -> Table:
+    values = [_columns_named(one.below, reading) for one in files]
+    names = dict.fromkeys(name for one in values for name in one)
+    whole = {name: all(is_whole(one.get(name)) for one in values) for name in names}
 
     def open_next(number: int) -> tuple[Source, Table]:
         # One file is called as the service calls it.
-        name: str = role if len(files) == 1 else f"{role} ({files[number].name})"
+        name: str = role if len(files) == 1 else f"{role} ({files[number].file.name})"
         source = _source(next(fetched), reading, name, scratch / f"{role}-{number}.unpacked")
         with _blaming(source):
             own = {one: value_of(values[number].get(one), whole[one]) for one in whole}
@@ -126,12 +147,22 @@ def table_of(files: Sequence[File], reading: Reading, role: Role, scratch: Path)
                     yield batch if batch.schema.equals(first.schema) else batch.cast(first.schema)
             if source.unpacked is not None:
                 source.unpacked.unlink()
+        fetched.close()
 
     declared = first.declared_rows if len(files) == 1 else None
     return first._replace(batches=batches(source, first), declared_rows=declared)
 
 
-def _fetched(files: Sequence[File], folder: Path) -> Iterator[Path]:
+def _columns_named(path: str, reading: Reading) -> dict[str, str | None]:
+    """What the folders of a path are named by; of coordinates and ids only what a user names."""
+    groups = (*LATITUDE_NAMES, *LONGITUDE_NAMES, *ID_NAMES)
+    meant = {name for names in groups for name in names}
+    own = {reading.lat, reading.lon, reading.id}
+    found = partition_of(path).items()
+    return {name: value for name, value in found if name in own or name.lower() not in meant}
+
+
+def _fetched(files: Sequence[File], folder: Path) -> Generator[Path]:
     """Where the files lie, each until the next one is asked for.
 
     One that lies elsewhere is fetched while the one before it is read, and goes when it was.
@@ -150,9 +181,11 @@ def _fetched(files: Sequence[File], folder: Path) -> Iterator[Path]:
             for number, file in enumerate(files):
                 path = coming.result() if coming else Path(str(file))
                 is_copy, coming = coming is not None, begin(number + 1)
-                yield path
-                if is_copy:
-                    path.unlink()
+                try:
+                    yield path
+                finally:
+                    if is_copy:
+                        path.unlink()
         finally:
             is_over.set()
 

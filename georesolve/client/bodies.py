@@ -98,7 +98,7 @@ def columns_of(data: Any, most: int) -> dict[str, list[Any]] | None:
     from georesolve.tables import kinds_of
 
     kinds = kinds_of(data)
-    if isinstance(data, tuple) and len(data) == 2:
+    if isinstance(data, tuple) and len(data) == 2 and hasattr(data[0], "__len__"):
         n = len(data[0])
     elif kinds & _TABLES and _GEOPANDAS not in kinds:
         n = len(data)
@@ -107,7 +107,9 @@ def columns_of(data: Any, most: int) -> dict[str, list[Any]] | None:
     if not 0 < n <= most:
         return None
     table = _stream(data, "observations").read_all()
-    plain = (pa.int64(), pa.float64(), pa.string(), pa.large_string(), pa.bool_())
+    plain = (pa.int64(), pa.float64(), pa.string(), pa.large_string(), pa.string_view(), pa.bool_())
+    if len({*table.column_names}) < table.num_columns:
+        return None
     for column in table.columns:
         is_said = column.type in plain and column.null_count < n
         if not is_said or (

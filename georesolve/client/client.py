@@ -15,7 +15,7 @@ import httpx
 from georesolve import __version__
 from georesolve.client.bodies import AtService, Body, Document, columns_of, point_set, registered
 from georesolve.client.errors import ServiceError, ServiceRefused
-from georesolve.client.exchange import BlockingWire, Exchange, Wire, blocking, logger, run
+from georesolve.client.exchange import PASSING, BlockingWire, Exchange, Wire, blocking, logger, run
 from georesolve.client.jobs import AsyncJob, Job
 from georesolve.progress import progress_bar
 
@@ -31,6 +31,8 @@ _JSON: dict[str, tuple[type, ...]] = {"k": (int,)} | dict.fromkeys(
     ("exclude_self", "near", "once"), (bool,)
 )
 """What an option is that JSON says as it is given; each of the others is `_PLAIN`."""
+_TOO_MUCH = frozenset({413, 503})
+"""What a service answers that does not look up so much, or has not yet read the references."""
 _WAIT_SECONDS = 5
 _JOBS_A_PAGE = 1000
 
@@ -284,21 +286,27 @@ class AsyncClient:
 
         known = registered(references)
         # Of numpy, or 1 for True: JSON has one way to say each.
-        is_plain = all(type(value) in _JSON.get(name, _PLAIN) for name, value in options.items())
+        is_known = options.get("question", "nearest") in ("nearest", "within")
+        is_plain = is_known and all(
+            type(value) in _JSON.get(name, _PLAIN) for name, value in options.items()
+        )
         most = _FEW_ROWS // max(1, options.get("k", 1)) if is_plain and known is not None else 0
         columns = columns_of(observations, most) if most else None
         if known is None or columns is None:
             return None
         document = {name: value for name, value in options.items() if value is not None}
-        path = f"/{document.pop('question', 'nearest')}"
+        question = document.pop("question", "nearest")
         document |= {"observations": columns, "references": known.name}
         headers = {"Accept": "application/vnd.apache.arrow.stream"}
         try:
             response = await self._exchange.ask(
-                "POST", path, headers=headers, body=Document(document)
+                *("POST", f"/{question}"),
+                headers=headers,
+                body=Document(document),
+                passing=PASSING - _TOO_MUCH,
             )
         except ServiceRefused as error:
-            if error.status == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
+            if error.status in _TOO_MUCH:
                 return None
             raise
         return pa.ipc.open_stream(response.content).read_all()

@@ -300,7 +300,7 @@ def _for_service(given: str, role: "Role") -> str | Path:
             f"{role}: --server takes one file, and at {given!r} are {len(others) + 1}: make one of "
             "them, or name an address that the service reads"
         )
-    return Path(str(file))
+    return Path(str(file.file))
 
 
 def _refuse_output(given: argparse.Namespace, sources: list[Path]) -> None:

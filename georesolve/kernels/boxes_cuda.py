@@ -57,9 +57,9 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from itertools import accumulate
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -75,6 +75,7 @@ from georesolve.kernels.query import MAX_K, Degrees
 from georesolve.kernels.sizes_cuda import WARP, level_sizes
 from georesolve.kernels.warp_cuda import ALL_LANES, ballot, warp_max, warp_min
 
+_letting_go = Lock()
 _on_their_way: deque[tuple[np.ndarray, cp.cuda.Event]] = deque()
 """What is being copied to the host, held until it is there: memory that an index without a search
 lets go of sooner, CuPy gives to the next array that is made of numbers of the host, and what is
@@ -402,9 +403,8 @@ def _sent_home(array: cp.ndarray) -> tuple[np.ndarray, cp.cuda.Event]:
     import cupy as cp
     import cupyx
 
-    while _on_their_way and _on_their_way[0][1].done:
-        # Another thread may have been faster.
-        with suppress(IndexError):
+    with _letting_go:
+        while _on_their_way and _on_their_way[0][1].done:
             _on_their_way.popleft()
     memory = cupyx.empty_pinned(array.shape, array.dtype)
     arrived = cp.cuda.Event(disable_timing=True)

@@ -42,12 +42,15 @@ FILES = {
     "text/b.csv": as_csv(OBSERVATIONS.slice(600)),
     "references.parquet": REFERENCES,
     "references.parquet.old": b"no table",
+    "shapes/a.shp": b"a shape",
 }
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     with seaweed(tmp_path_factory.mktemp("store") / "weed") as store:
+        # As consoles make folders: an object for each.
+        store.files.create_dir(f"{BUCKET}/lake/day=3")
         for name, content in FILES.items():
             content = content if isinstance(content, bytes) else as_parquet(content)
             with store.files.open_output_stream(f"{BUCKET}/{name}", compression=None) as file:
@@ -93,6 +96,16 @@ def test_folders_named_by_values_are_columns_on_this_machine_too(tmp_path):
     found = georesolve.nearest(tmp_path / "lake", REFERENCES, observation_columns=["day"])
     # Not all are whole numbers: none is. Files come by name.
     assert found["observation_day"].to_pylist()[::250] == ["0", "2", "3", "one"]
+    # What lies above what is given is no column, nor is what would be taken for coordinates.
+    other = tmp_path / "run=7" / "y=2026" / "day=5"
+    other.mkdir(parents=True)
+    pq.write_table(OBSERVATIONS, tmp_path / "run=7" / "part.parquet")
+    pq.write_table(OBSERVATIONS, other / "part.parquet")
+    found = georesolve.nearest(tmp_path / "run=7", REFERENCES, observation_columns="*")
+    own = [f"observation_{name}" for name in (*OBSERVATIONS.column_names, "day")]
+    carried = [name for name in found.column_names if name.startswith("observation_")]
+    assert carried == own
+    assert found["observation_day"].to_pylist()[::1000] == [None, 5]
 
 
 def test_the_command_writes_the_bytes_that_it_writes_here(tmp_path, store):
@@ -103,23 +116,23 @@ def test_the_command_writes_the_bytes_that_it_writes_here(tmp_path, store):
         tmp_path / "observations.parquet", tmp_path / "references.parquet", here, Options(k=2)
     )
     command = ["nearest", f"{PLACE}/lake/", f"{PLACE}/references.parquet", "-k", "2", "--quiet"]
-    for name in ("matches.parquet", "matches.gpkg", "matches.csv"):
+    for name in ("matches.parquet", "matches.gpkg", "matches.csv", "observations.parquet"):
         assert commands.main([*command, "-o", f"{PLACE}/out/{name}"]) == 0
         with store.files.open_input_file(f"{BUCKET}/out/{name}") as file:
             written = file.read()
-        if name == here.name:
+        if name.endswith("parquet"):
             assert written == here.read_bytes()
         assert len(written) > 10_000
 
 
 def test_a_server_gives_one_file(tmp_path):
-    (tmp_path / "references.parquet").write_bytes(as_parquet(REFERENCES))
+    (tmp_path / "the references.parquet").write_bytes(as_parquet(REFERENCES))
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever).start()
         address = f"http://127.0.0.1:{server.server_port}"
         try:
-            index = georesolve.Index(f"{address}/references.parquet")
+            index = georesolve.Index(f"{address}/the%20references.parquet")
             assert own(index.nearest(OBSERVATIONS, columns=["name"])).equals(own(EXPECTED))
             with pytest.raises(FileNotFoundError, match="there is no http://127"):
                 georesolve.Index(f"{address}/nothing.parquet")
@@ -135,6 +148,8 @@ def test_a_server_gives_one_file(tmp_path):
         (f"{PLACE}/nothing/", "there is no file at 's3://observations/nothing/'"),
         (f"{PLACE}/references", "there is no file at 's3://observations/references'"),
         ("s3://no-such-bucket/a.parquet", r"s3://no-such-bucket/a\.parquet: .*NoSuchBucket"),
+        ("https://host/a.parquet?key=1", "has a query, which is not sent"),
+        (f"{PLACE}/shapes/a.shp", "is a shapefile, which is several files"),
         (f"{PLACE}/references.parquet.old", "references: its name .* does not tell the format"),
     ],
 )

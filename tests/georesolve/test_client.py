@@ -25,6 +25,7 @@ import pytest
 
 import georesolve
 from georesolve.client import AsyncClient, Client, ServiceRefused
+from georesolve.client.exchange import Exchange
 from georesolve.tables import like
 from tests import oracle
 from tests.conftest import points, wait_until
@@ -467,13 +468,23 @@ LOOKED_UP = {
 
 
 @pytest.mark.parametrize("kind", LOOKED_UP)
-def test_a_small_table_against_a_registered_set_is_looked_up(client, kind):
+def test_a_small_table_against_a_registered_set_is_looked_up(client, kind, monkeypatch):
+    asked, ask = [], Exchange.ask
+
+    def noting(self, method, path, **request):
+        asked.append(path)
+        return ask(self, method, path, **request)
+
+    monkeypatch.setattr(Exchange, "ask", noting)
     given, sites = LOOKED_UP[kind], client.register(REFERENCES)
     for options in ({}, {"k": 2, "columns": ["name"], "observation_columns": "*", "near": True}):
         job = client.submit(given, sites, **options)
         wanted = like(job.to_arrow(), given)
         job.dismiss()
+        asked.clear()
         found = client.nearest(given, sites, **options)
+        is_file = kind in ("days", "narrow", "nan", "nothing")
+        assert asked[0] == ("/resolve" if is_file else "/nearest")
         if isinstance(found, pd.DataFrame):
             pd.testing.assert_frame_equal(found, wanted)
         else:

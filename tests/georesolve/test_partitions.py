@@ -109,6 +109,22 @@ def test_a_collection_against_itself(device):
     moved = OBSERVATIONS.assign(lat=OBSERVATIONS["lat"].where(OBSERVATIONS.index != 900, 1.0))
     with pytest.raises(georesolve.InvalidOption, match="observations and references differ"):
         georesolve.nearest(collection, moved, exclude_self=True).compute(scheduler="sync")
+    few = on(device, OBSERVATIONS.iloc[:450], 6)
+    with pytest.raises(georesolve.InvalidOption, match="450 observations and 500 references"):
+        georesolve.nearest(few, collection, exclude_self=True).compute(scheduler="sync")
+
+
+def test_references_of_the_same_places_are_not_each_others(device):
+    collection = on(device, OBSERVATIONS, 3)
+    renamed = REFERENCES.assign(name=[f"new {i}" for i in range(300)])
+    first, second = (
+        georesolve.nearest(collection, one, columns=["name"]) for one in (REFERENCES, renamed)
+    )
+    for lazy, references in ((second, renamed), (first, REFERENCES)):
+        expected = georesolve.nearest(OBSERVATIONS, references, columns=["name"])
+        found = lazy.compute(scheduler="sync")["reference_name"]
+        found = found if isinstance(found, pd.Series) else found.to_pandas()
+        assert found.tolist() == expected["reference_name"].tolist()
 
 
 def test_partitions_may_be_empty(device):
