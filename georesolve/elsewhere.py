@@ -78,7 +78,7 @@ def elsewhere(href: str) -> Elsewhere:
     bucket, _, key = path.partition("/")
     if scheme not in _SCHEMES or not bucket:
         raise InvalidOption(
-            f"{href[:200]!r} is no address that is read: there are "
+            f"{href[:200]!r} is no address of a file: there are "
             f"{', '.join(f'{one}://' for one in _SCHEMES)}, as in s3://bucket/folder/file.parquet"
         )
     if scheme.startswith("http"):

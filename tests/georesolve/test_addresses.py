@@ -143,8 +143,8 @@ def test_a_server_gives_one_file(tmp_path):
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("ftp://host/file.csv", "'ftp://host/file.csv' is no address that is read: there are s3"),
-        ("s3://", "'s3://' is no address that is read"),
+        ("ftp://host/file.csv", "'ftp://host/file.csv' is no address of a file: there are s3"),
+        ("s3://", "'s3://' is no address of a file"),
         (f"{PLACE}/nothing/", "there is no file at 's3://observations/nothing/'"),
         (f"{PLACE}/references", "there is no file at 's3://observations/references'"),
         ("s3://no-such-bucket/a.parquet", r"s3://no-such-bucket/a\.parquet: .*NoSuchBucket"),

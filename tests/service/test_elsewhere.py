@@ -497,9 +497,8 @@ def test_the_client_and_the_command_name_addresses(service, store, folder, tmp_p
     assert main([*flags, "--server", url]) == 0
     assert "matched" in capsys.readouterr().err
     check(written(other))
-    with pytest.raises(SystemExit):
-        main(flags)
-    assert "name one with --server" in capsys.readouterr().err
+    assert main(flags) == 1
+    assert f"{other.href!r} is no address of a file" in capsys.readouterr().err
 
 
 def test_a_form_names_an_output(service, observations, output):

@@ -120,7 +120,7 @@ def test_unknown_jobs(service):
     ("method", "path", "detail"),
     [
         ("GET", "/nowhere", "there is nothing at /nowhere: /docs lists what there is"),
-        ("GET", "/nearest", "/nearest takes POST, and GET was sent"),
+        ("GET", "/within", "/within takes POST, and GET was sent"),
         ("DELETE", "/datasets", "/datasets takes GET or POST or HEAD, and DELETE was sent"),
     ],
 )
