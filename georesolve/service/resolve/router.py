@@ -64,6 +64,7 @@ _FORM = openapi.form_request(
 
 
 _POINT = ("lat", "lon", "references")
+_DEGREES = "degrees, WGS 84"
 _AT_ONCE = matches_answer("the matches, in the format that Accept likes best", first=JSON)
 
 
@@ -99,8 +100,8 @@ async def nearest(request: Request) -> Response:
 )
 async def nearest_of_point(
     request: Request,
-    lat: Annotated[float, Query(ge=-90, le=90, description="degrees, WGS 84")],
-    lon: Annotated[float, Query(ge=-180, le=360, description="degrees, WGS 84")],
+    lat: Annotated[float, Query(ge=-90, le=90, description=_DEGREES, **examples.shown(52.52))],
+    lon: Annotated[float, Query(ge=-180, le=360, description=_DEGREES, **examples.shown(13.4))],
     references: Annotated[
         str, Query(description="a registered dataset: its name or id, or `dataset:` before it")
     ],
