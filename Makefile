@@ -16,7 +16,9 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.cpu  ## start the service, resolve the samples over HTTP, show what came out
 	$(BIN)/python samples/demo.py
 
-test: lint types unit  ## all that needs no GPU
+# Types are checked while the kernels are compiled, by one process.
+test: $(VENV)/.dev  ## all that needs no GPU
+	$(MAKE) --no-print-directory --jobs 2 lint types unit
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
