@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from georesolve.extras import needed
+from georesolve.intake.addresses import is_href
 from georesolve.intake.errors import InvalidOption
 from georesolve.intake.hrefs import fits, fixed_part
 from georesolve.workers.objects import SETTINGS, asked
@@ -69,7 +70,7 @@ class Elsewhere(NamedTuple):
 
 def is_address(given: Any) -> bool:
     """Whether a text is meant as an address, be it a wrong one."""
-    return isinstance(given, str) and "://" in given
+    return isinstance(given, str) and is_href(given)
 
 
 def elsewhere(href: str) -> Elsewhere:
