@@ -139,19 +139,6 @@ class _Arrays(Given):
         return columns
 
 
-class _Lazy(Given):
-    """A LazyFrame of polars: no more columns are computed than are needed."""
-
-    def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
-        names = self._given.collect_schema().names()
-        wanted = self._given
-        if reading.geometry is None and keep is not None:
-            columns = find_columns(names, reading, self._role)
-            reading = reading._replace(**columns._asdict())
-            wanted = wanted.select([name for name in names if name in {*columns, *keep}])
-        return _as_table(wanted.collect(engine="streaming").to_arrow()), reading, names
-
-
 class _Files(Given):
     """The path or the address of a file, a folder or a glob."""
 
@@ -171,12 +158,15 @@ class _Pandas(Given):
     """A DataFrame of pandas: only the columns that are needed are converted."""
 
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
-        names = [str(name) for name in self._given.columns]
+        names = self._names()
         if reading.geometry is not None or keep is None:
             return _as_table(pa.table(self._taken(names))), reading, names
         columns = find_columns(names, reading, self._role)
         found = reading._replace(**columns._asdict())
         return _as_table(pa.table(self._taken({*columns, *keep}))), found, names
+
+    def _names(self) -> list[str]:
+        return [str(name) for name in self._given.columns]
 
     def _taken(self, names: Collection[str | None]) -> dict[str, pa.Array]:
         columns = enumerate(map(str, self._given.columns))
@@ -184,6 +174,19 @@ class _Pandas(Given):
 
     def _column(self, place: int) -> pa.Array:
         return tables.as_column(self._given.iloc[:, place], str(self._given.columns[place]))
+
+
+class _Lazy(_Pandas):
+    """A LazyFrame of polars: only the columns that are needed are computed."""
+
+    def _names(self) -> list[str]:
+        names: list[str] = self._given.collect_schema().names()
+        return names
+
+    def _taken(self, names: Collection[str | None]) -> dict[str, pa.ChunkedArray]:
+        own = self._given.select([name for name in self._names() if name in names])
+        table = own.collect(engine="streaming").to_arrow()
+        return dict(zip(table.column_names, table.columns, strict=True))
 
 
 class _GeoPandas(_Pandas):

@@ -19,8 +19,6 @@ Asked = Options | WithinOptions
 Match = Callable[[Any, int, Search, Asked], Any]
 """Matches a table of observations, from a row on, with the references of a search."""
 
-_making = Lock()
-
 
 class References:
     """References as a worker holds them, with the search of them that it makes of them once."""
@@ -28,12 +26,18 @@ class References:
     def __init__(self, points: Points) -> None:
         self.points = points
         self._searches: dict[Device, Search] = {}
+        self._making = Lock()
 
     def search(self, device: DeviceChoice) -> Search:
         """The search on the device that this process chooses."""
         chosen = choose_device(device)
-        with _making:
-            return self._searches.setdefault(chosen, Search(self.points, chosen))
+        with self._making:
+            if chosen not in self._searches:
+                search = Search(self.points, chosen)
+                # Now, so that of several threads one builds it.
+                _ = search.index
+                self._searches[chosen] = search
+            return self._searches[chosen]
 
     def __reduce__(self) -> Any:
         return References, (self.points,)

@@ -19,6 +19,7 @@ from georesolve.intake.hrefs import fixed_part, is_whole, partition_of, value_of
 from georesolve.intake.points import Bounds
 from georesolve.intake.sources import Source, Table, format_of, is_layer
 from georesolve.layers import read_layer, refuse_layer
+from georesolve.workers.sources import repeated
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, a folder, a glob, or several of these, here or at an address."""
@@ -61,26 +62,26 @@ def refuse_as_target(target: File, sources: Sequence[File]) -> None:
                 f"the result cannot be written to {str(target)!r}: name a file of s3://, gs:// or "
                 "az://, without a *"
             )
-        if target in sources:
-            raise InvalidOption(
-                f"the result would replace {str(target)!r}, which it is made of: name another file "
-                "for it"
-            )
-        return
-    if target.is_dir():
+    elif target.is_dir():
         raise InvalidOption(f"{str(target)!r} is a folder: name a file in it for the result")
-    if not target.parent.is_dir():
+    elif not target.parent.is_dir():
         raise InvalidOption(
             f"the result cannot be written to {str(target)!r}: there is no folder "
             f"{str(target.parent)!r}; make it first"
         )
-    if target.exists():
-        for source in sources:
-            if isinstance(source, Path) and source.samefile(target):
-                raise InvalidOption(
-                    f"the result would replace {str(source)!r}, which it is made of: name another "
-                    "file for it"
-                )
+    for source in sources:
+        if source == target or _is_same(source, target):
+            raise InvalidOption(
+                f"the result would replace {str(source)!r}, which it is made of: name another "
+                "file for it"
+            )
+
+
+def _is_same(source: File, target: File) -> bool:
+    """Whether both are one file of this machine, by whatever names."""
+    if isinstance(source, Path) and isinstance(target, Path):
+        return target.exists() and source.samefile(target)
+    return False
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -202,20 +203,16 @@ def _with_columns(
     table: Table, values: Mapping[str, str | int | None], whole: Mapping[str, bool]
 ) -> Table:
     """A table with columns that have one value each, but those that it has itself."""
-    added = {
-        name: pa.scalar(value, pa.int64() if whole[name] else pa.string())
-        for name, value in values.items()
-        if name not in table.schema.names
-    }
+    added = {name: one for name, one in values.items() if name not in table.schema.names}
     if not added:
         return table
     schema = table.schema
     for name, value in added.items():
-        schema = schema.append(pa.field(name, value.type))
+        schema = schema.append(pa.field(name, repeated(value, whole[name], 0).type))
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in table.batches:
-            columns = [pa.repeat(value, batch.num_rows) for value in added.values()]
+            columns = (repeated(one, whole[name], batch.num_rows) for name, one in added.items())
             yield pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=schema)
 
     return table._replace(schema=schema, batches=batches())

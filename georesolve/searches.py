@@ -4,7 +4,6 @@ import tempfile
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,6 @@ from georesolve.workers.matches import answered, matches, with_carried, with_nea
 from georesolve.workers.plan import Chunk
 from georesolve.workers.rates import rows_a_second
 from georesolve.workers.within import Batch, Within
-
-_building = Lock()
 
 Progress = Callable[[int, int], None]
 """Called with the number of observations that are resolved, and of all."""
@@ -54,13 +51,10 @@ class Search:
 
     @cached_property
     def index(self) -> kernels.ReferenceIndex:
-        """What the kernels search; of several threads that need it the first one builds it."""
-        with _building:
-            if "index" not in vars(self):
-                degrees = self.references.lat_deg, self.references.lon_deg
-                vars(self)["index"] = kernels.build_index(*self.on_device(*degrees))
-            made: kernels.ReferenceIndex = vars(self)["index"]
-            return made
+        """What the kernels search."""
+        return kernels.build_index(
+            *self.on_device(self.references.lat_deg, self.references.lon_deg)
+        )
 
     def save_index(self, path: Path) -> None:
         """Write the index to a file, from a CPU; a GPU builds one sooner than it reads one."""

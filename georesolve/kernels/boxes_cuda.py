@@ -75,14 +75,14 @@ from georesolve.kernels.query import MAX_K, Degrees
 from georesolve.kernels.sizes_cuda import WARP, level_sizes
 from georesolve.kernels.warp_cuda import ALL_LANES, ballot, warp_max, warp_min
 
+if TYPE_CHECKING:
+    import cupy as cp
+
 _letting_go = Lock()
 _on_their_way: deque[tuple[np.ndarray, cp.cuda.Event]] = deque()
 """What is being copied to the host, held until it is there: memory that an index without a search
 lets go of sooner, CuPy gives to the next array that is made of numbers of the host, and what is
 still on its way overwrites these."""
-
-if TYPE_CHECKING:
-    import cupy as cp
 
 WARPS = 4
 """Warps a block. Each works alone; a block of few gives its place back sooner."""

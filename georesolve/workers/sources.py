@@ -42,6 +42,11 @@ class SourceFile(NamedTuple):
     """Values of the columns that its folders are named by."""
 
 
+def repeated(value: str | int | None, is_whole: bool, n: int) -> pa.Array:
+    """A column of n rows of what a folder is named by, which is a whole number or a text."""
+    return pa.repeat(pa.scalar(value, pa.int64() if is_whole else pa.string()), n)
+
+
 @dataclass(frozen=True)
 class SourceFiles:
     """The files of a point set, in the order of their rows."""
@@ -110,8 +115,7 @@ class SourceFiles:
         values = dict(zip(kinds, file.partition, strict=True))
         for name in columns:
             if name in kinds:
-                type = pa.int64() if kinds[name] else pa.string()
-                column = pa.repeat(pa.scalar(values[name], type), table.num_rows)
+                column = repeated(values[name], kinds[name], table.num_rows)
                 table = table.append_column(name, column)
         for name in {self.lat, self.lon}.intersection(own):
             place = table.schema.names.index(name)

@@ -3,7 +3,6 @@
 import functools
 import gzip
 import http.server
-import io
 import threading
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from georesolve import commands
 from georesolve.options import Options
 from tests.conftest import points
 from tests.object_store import BUCKET, line_to, seaweed
+from tests.service.test_resolve import csv, parquet
 
 OBSERVATIONS = points(1000, 1, name=[f"o{i}" for i in range(1000)])
 REFERENCES = points(300, 2, name=[f"r{i}" for i in range(300)])
@@ -23,23 +23,11 @@ PLACE = f"s3://{BUCKET}"
 EXPECTED = georesolve.nearest(OBSERVATIONS, REFERENCES, columns=["name"])
 
 
-def as_parquet(table):
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    return sink.getvalue()
-
-
-def as_csv(table):
-    sink = io.BytesIO()
-    pa.csv.write_csv(table, sink)
-    return sink.getvalue()
-
-
 FILES = {
     **{f"lake/day={i}/part.parquet": OBSERVATIONS.slice(250 * i, 250) for i in range(4)},
     "lake/_SUCCESS": b"",
-    "text/a.csv.gz": gzip.compress(as_csv(OBSERVATIONS.slice(0, 600))),
-    "text/b.csv": as_csv(OBSERVATIONS.slice(600)),
+    "text/a.csv.gz": gzip.compress(csv(OBSERVATIONS.slice(0, 600))),
+    "text/b.csv": csv(OBSERVATIONS.slice(600)),
     "references.parquet": REFERENCES,
     "references.parquet.old": b"no table",
     "shapes/a.shp": b"a shape",
@@ -52,7 +40,7 @@ def store(tmp_path_factory):
         # As consoles make folders: an object for each.
         store.files.create_dir(f"{BUCKET}/lake/day=3")
         for name, content in FILES.items():
-            content = content if isinstance(content, bytes) else as_parquet(content)
+            content = content if isinstance(content, bytes) else parquet(content)
             with store.files.open_output_stream(f"{BUCKET}/{name}", compression=None) as file:
                 file.write(content)
         yield store
@@ -126,7 +114,7 @@ def test_the_command_writes_the_bytes_that_it_writes_here(tmp_path, store):
 
 
 def test_a_server_gives_one_file(tmp_path):
-    (tmp_path / "the references.parquet").write_bytes(as_parquet(REFERENCES))
+    (tmp_path / "the references.parquet").write_bytes(parquet(REFERENCES))
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever).start()

@@ -31,8 +31,3 @@ FILES = {"observations": SIGHTINGS_CSV, "references": CITIES_CSV}
 OPTIONS = {"max_distance_m": 600_000}
 EXECUTION = {"inputs": {**SETS, **OPTIONS}}
 WITHIN = {"distance_m": 600_000}
-
-
-def shown(value: Any) -> dict[str, Any]:
-    """What a parameter says of its example."""
-    return {"json_schema_extra": {"example": value}}

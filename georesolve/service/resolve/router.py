@@ -100,8 +100,12 @@ async def nearest(request: Request) -> Response:
 )
 async def nearest_of_point(
     request: Request,
-    lat: Annotated[float, Query(ge=-90, le=90, description=_DEGREES, **examples.shown(52.52))],
-    lon: Annotated[float, Query(ge=-180, le=360, description=_DEGREES, **examples.shown(13.4))],
+    lat: Annotated[
+        float, Query(ge=-90, le=90, description=_DEGREES, json_schema_extra={"example": 52.52})
+    ],
+    lon: Annotated[
+        float, Query(ge=-180, le=360, description=_DEGREES, json_schema_extra={"example": 13.4})
+    ],
     references: Annotated[
         str, Query(description="a registered dataset: its name or id, or `dataset:` before it")
     ],
@@ -114,13 +118,7 @@ async def nearest_of_point(
     name = references if ":" in references else f"dataset:{references}"
     given = {"observations": {"lat": [lat], "lon": [lon]}, "references": name}
     query = [one for one in request.query_params.multi_items() if one[0] not in _POINT]
-    inputs = parameters_of(MatchInputs, query, given=given)
-    inputs.ask("nearest")
-    format, start = wanted_format(request.headers, JSON), time.perf_counter()
-    service: Service = request.app.state.service.of(request.state.store)
-    async with service.ingest.folder() as folder:
-        asked = await asked_by(inputs, service, folder, is_short=True)
-        return _small_response(await resolve_at_once(service, asked, format, start))
+    return await _at_once(request, "nearest", parameters_of(MatchInputs, query, given=given))
 
 
 @router.post(
@@ -138,23 +136,28 @@ async def within(request: Request) -> Response:
     return await _at_once(request, "within")
 
 
-async def _at_once(request: Request, question: Question) -> Response:
+async def _at_once(
+    request: Request, question: Question, inputs: MatchInputs | None = None
+) -> Response:
+    """Answer what a body asks, or a query whose `inputs` are few."""
     format, start = wanted_format(request.headers, JSON), time.perf_counter()
     # A dependency takes more time.
     service: Service = request.app.state.service.of(request.state.store)
     async with service.ingest.folder() as folder:
-        if media_type(request.headers) == ARROW.media_type:
-            inputs = await read_stream(request, folder.path)
+
+        async def answer(inputs: MatchInputs, *, is_short: bool) -> Response:
             inputs.ask(question)
-            asked = await asked_by(inputs, service, folder)
+            asked = await asked_by(inputs, service, folder, is_short=is_short)
             return _small_response(await resolve_at_once(service, asked, format, start))
+
+        if inputs is not None:
+            return await answer(inputs, is_short=True)
+        if media_type(request.headers) == ARROW.media_type:
+            return await answer(await read_stream(request, folder.path), is_short=False)
         refuse_query(request.query_params.multi_items())
         async with json_content(request, service) as content:
             inputs = await parsed(service, content, MatchInputs)
-            inputs.ask(question)
-            is_short = len(content) <= SHORT_BYTES
-            asked = await asked_by(inputs, service, folder, is_short=is_short)
-            return _small_response(await resolve_at_once(service, asked, format, start))
+            return await answer(inputs, is_short=len(content) <= SHORT_BYTES)
 
 
 @router.post(
