@@ -5,7 +5,7 @@ What bounds them stands in front of all requests: see `service.http.bodies`.
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -58,22 +58,33 @@ class _File:
 async def receive_body(request: Request, folder: Path) -> Upload:
     """Receive a body that is a file; raises ClientDisconnect when the client goes meanwhile."""
     with closing(await pools.disk(_File, folder)) as file:
-        async for piece in _large_pieces(request):
-            await pools.disk(file.write, piece)
+        async for pieces in _many_pieces(request):
+            await pools.disk(_write_all, file.write, pieces)
         media_type = request.headers.get("content-type")
         return await pools.disk(file.upload, media_type, None, "the body")
 
 
-async def _large_pieces(request: Request) -> AsyncIterator[bytes]:
-    """A body in pieces that are worth a thread; the first one as it comes, to refuse it early."""
-    waiting, least = bytearray(), 1
+async def _many_pieces(request: Request) -> AsyncIterator[list[bytes]]:
+    """A body in so many pieces as are worth a thread; the first as it comes, to refuse it early.
+
+    They are not put together: each large block of memory that is taken is touched for the first
+    time, which took longer than all else of receiving.
+    """
+    waiting: list[bytes] = []
+    size, least = 0, 1
     async for piece in request.stream():
-        waiting += piece
-        if len(waiting) >= least:
-            yield bytes(waiting)
-            waiting, least = bytearray(), _PIECE_BYTES
+        waiting.append(piece)
+        size += len(piece)
+        if size >= least:
+            yield waiting
+            waiting, size, least = [], 0, _PIECE_BYTES
     if waiting:
-        yield bytes(waiting)
+        yield waiting
+
+
+def _write_all(write: Callable[[bytes], object], pieces: list[bytes]) -> None:
+    for piece in pieces:
+        write(piece)
 
 
 async def receive_form(
@@ -84,8 +95,8 @@ async def receive_form(
     with closing(Form(folder, names, fields)) as form:
         try:
             parser = MultipartParser(options.get(b"boundary", b""), form.callbacks())
-            async for piece in _large_pieces(request):
-                await pools.disk(parser.write, piece)
+            async for pieces in _many_pieces(request):
+                await pools.disk(_write_all, parser.write, pieces)
         except FormParserError as error:
             raise errors.InvalidRequest(f"the form cannot be read: {error}") from None
         form.refuse_partial()
