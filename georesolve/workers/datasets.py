@@ -28,6 +28,7 @@ from georesolve.workers.widths import Width, value_bytes
 
 ROW_GROUP = 65_536
 """Rows of a row group, and so the grain in which a dataset is read."""
+_READ_BYTES = 1 << 18
 _GEOPARQUET = "1.1.0"
 
 Geometries = dict[str, dict[str, Any]]
@@ -435,9 +436,12 @@ def in_dictionaries(schema: pa.Schema) -> list[str]:
 def streamed(file: Path | BinaryIO | pa.NativeFile) -> pq.ParquetFile:
     """A Parquet file to go through once, batch by batch.
 
-    pyarrow by itself keeps what it has read of one: at the end, all of it.
+    pyarrow by itself keeps what it has read of one: at the end, all of it. Of what is near it reads
+    a little at a time, and not a whole column of a row group.
     """
-    return pq.ParquetFile(file, pre_buffer=False)
+    return pq.ParquetFile(
+        file, pre_buffer=False, buffer_size=_READ_BYTES if isinstance(file, Path) else 0
+    )
 
 
 def _opened(file: Path | Object | InMemory) -> pq.ParquetFile:

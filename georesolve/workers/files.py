@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import numpy as np
     from pyarrow import Buffer
+
+_PIECE_BYTES = 1 << 16
 
 
 @contextmanager
@@ -79,9 +82,24 @@ def look_at(path: Path) -> Look:
     return Look(found.st_ino, found.st_size, found.st_mtime_ns)
 
 
+class Digest:
+    """The SHA-256 of a file that is counted from its begin on, while more is appended to it."""
+
+    def __init__(self) -> None:
+        self._digest, self._counted = hashlib.sha256(), 0
+
+    def count(self, path: Path, stop: int = sys.maxsize) -> str:
+        """What it is in hexadecimal once the bytes before `stop` have been counted."""
+        with path.open("rb") as file:
+            file.seek(self._counted)
+            while piece := file.read(min(_PIECE_BYTES, stop - self._counted)):
+                self._digest.update(piece)
+                self._counted += len(piece)
+        return self._digest.hexdigest()
+
+
 def sha256_of(file: "Path | Buffer") -> str:
     """The SHA-256 of a file's content, or of bytes, in hexadecimal."""
     if not isinstance(file, Path):
         return hashlib.sha256(file).hexdigest()
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+    return Digest().count(file)

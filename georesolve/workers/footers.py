@@ -14,7 +14,9 @@ MAGIC = b"PAR1"
 """How a Parquet file begins and ends."""
 _LENGTH_BYTES = 4
 _TAIL = _LENGTH_BYTES + len(MAGIC)
-_BLOCK_BYTES = 1 << 23
+_BLOCK_BYTES = 1 << 18
+"""Larger ones are taken from the system anew each time, and to touch them takes twice as long as to
+copy them."""
 
 # Types of the compact protocol: those that a footer has.
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64 = range(1, 7)
@@ -150,16 +152,18 @@ def append(target: Path, others: Iterable[Path]) -> None:
         file.write(growing.ending(footer))
 
 
+def footer_start(path: Path) -> int:
+    """Where the footer of a file begins; it is not read."""
+    with path.open("rb") as file:
+        end = file.seek(max(0, file.seek(0, 2) - _TAIL))
+        return max(0, end - int.from_bytes(file.read(_LENGTH_BYTES), "little"))
+
+
 def _footer_of(path: Path) -> tuple[int, Footer]:
     """Where the footer of a file begins, and what it says; only this much is read."""
     with path.open("rb") as file:
-        end = file.seek(0, 2)
-        file.seek(max(0, end - _TAIL))
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        start = max(0, end - _TAIL - length)
-        file.seek(start)
-        footer = Footer(file.read())
-    return start + footer.start, footer
+        start = file.seek(footer_start(path))
+        return start, Footer(file.read())
 
 
 class _Scan:

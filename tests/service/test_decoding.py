@@ -50,12 +50,12 @@ def decode(path, format="parquet", names=None, work=None, **limits):
     source = Source(path, format, Reading(**(names or {}), on_invalid="null"), "points")
     target, limits = path.with_suffix(".out"), replace(LIMITS, **limits)
     if work is None:
-        return decode_in_child(source, target, limits, own_decoders())
+        return decode_in_child(source, target, limits, own_decoders())[0]
     with closing(Children(work, [])) as children:
         # Its server is at work, as that of a service is.
         with children.child(60):
             pass
-        return decode_in_child(source, target, limits, children)
+        return decode_in_child(source, target, limits, children)[0]
 
 
 def test_decoders_leave_cores_to_the_front():

@@ -77,7 +77,7 @@ def decode(tmp_path, content, format, **limits):
     path.write_bytes(content)
     source = Source(path, format, Reading(), "points")
     target = tmp_path / "dataset.parquet"
-    return decode_in_child(source, target, replace(LIMITS, **limits), own_decoders())
+    return decode_in_child(source, target, replace(LIMITS, **limits), own_decoders())[0]
 
 
 def bad_text():

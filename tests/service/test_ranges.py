@@ -58,8 +58,9 @@ def table():
 
 
 def decode(path, format, **reading):
-    source = Source(path, format, Reading(**reading), "points")
-    return decoders.decode_in_child(source, path.with_suffix(".out"), LIMITS, own_decoders())
+    source, target = Source(path, format, Reading(**reading), "points"), path.with_suffix(".out")
+    dataset, digest = decoders.decode_in_child(source, target, LIMITS, own_decoders())
+    return replace(dataset, digest=digest.count(target))
 
 
 def in_this_process(path, format, **reading):

@@ -56,8 +56,13 @@ class Children:
         self._given: set[Child] = set()
         self._is_closed = False
 
-    def make_ready(self) -> None:
-        """Have a process started, and wait for nothing."""
+    def make_ready(self, number: int = 1) -> None:
+        """Have processes started until so many wait for work, and wait for nothing."""
+        with self._changing:
+            for _ in range(number - len(self._ready)):
+                self._start()
+
+    def _start(self) -> None:
         own, other = Pipe()
         with other, self._changing:
             while True:
@@ -142,8 +147,9 @@ class Children:
                 self._server = None
 
     def _taken(self, seconds: float) -> Child:
-        self.make_ready()
-        connection, server = self._ready.popleft()
+        with self._changing:
+            self.make_ready(2)
+            connection, server = self._ready.popleft()
         for patience in (min(_START_SECONDS, seconds / 2), seconds):
             with suppress(EOFError, ConnectionError):
                 if connection.poll(patience):
@@ -154,8 +160,9 @@ class Children:
                     self.exit_code(child)
             connection.close()
             self._replace(server)
-            self.make_ready()
-            connection, server = self._ready.pop()
+            with self._changing:
+                self._start()
+                connection, server = self._ready.pop()
         # It is for who comes next.
         self._ready.append((connection, server))
         raise errors.NotReady(

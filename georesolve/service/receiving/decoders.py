@@ -1,6 +1,7 @@
 """The processes that decode files of strangers: they are bounded, and their answers are data.
 
-They answer with JSON. The digest of a dataset is counted here, after the end of its process.
+They answer with JSON. The digest of a dataset is counted here: of each part once the process has
+ended that decoded it. What joins the parts reads footers alone, in Python.
 """
 
 import logging
@@ -27,7 +28,8 @@ from georesolve.service.receiving.children import Child, Children
 from georesolve.service.receiving.decoding import REFUSALS, Decode, Join, Limits, Task, serve
 from georesolve.workers.datasets import Dataset, Facts
 from georesolve.workers.evidence import Evidence
-from georesolve.workers.files import sha256_of
+from georesolve.workers.files import Digest
+from georesolve.workers.footers import footer_start
 
 logger = logging.getLogger(__name__)
 
@@ -96,19 +98,23 @@ def open_decoders() -> Children:
     return children
 
 
-def decode_in_child(source: Source, target: Path, limits: Limits, children: Children) -> Dataset:
-    """Decode a file to `target`; blocks. Raises a problem of the file, NotReady, DecoderFailed."""
+def decode_in_child(
+    source: Source, target: Path, limits: Limits, children: Children
+) -> tuple[Dataset, Digest]:
+    """Decode a file to `target`, whose digest is not counted to the end; blocks.
+
+    Raises a problem of the file, NotReady, DecoderFailed.
+    """
     budget = _Budget(source, limits, time.monotonic() + limits.seconds, children)
     try:
-        task = Decode(source, target)
-        first = _answer_to(task._replace(most=_most_for(source)), _First, budget).root
-        if isinstance(first, _Decoded):
-            decoded: Decoded | None = first.of(target)
-        else:
-            decoded = _in_ranges(first.ranges, budget, target)
-        if decoded is None:
-            decoded = _answer_to(task, _Decoded, budget).of(target)
-        return replace(decoded.dataset, digest=sha256_of(target))
+        task, most = Decode(source, target), _most_for(source)
+        # While one looks for ranges, those that will decode them start.
+        children.make_ready(1 + most)
+        first = _answer_to(task._replace(most=most), _First, budget).root
+        if isinstance(first, _Cut) and (made := _in_ranges(first.ranges, budget, target)):
+            return made
+        decoded = first if isinstance(first, _Decoded) else _answer_to(task, _Decoded, budget)
+        return decoded.of(target).dataset, Digest()
     except BaseException:
         target.unlink(missing_ok=True)
         raise
@@ -145,21 +151,26 @@ def _most_for(source: Source) -> int:
     return 1 if is_small else min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
 
 
-def _in_ranges(ranges: list[Range], budget: _Budget, target: Path) -> Decoded | None:
+def _in_ranges(ranges: list[Range], budget: _Budget, target: Path) -> tuple[Dataset, Digest] | None:
     """Decode a file in a process a range; None where it has to be read in one go."""
     source = budget.source
     targets = [target, *(target.with_suffix(f".{i}") for i in range(1, len(ranges)))]
     tasks = [
         Decode(source._replace(range=one), its) for one, its in zip(ranges, targets, strict=True)
     ]
-    share = budget.share(len(tasks))
+    share, digest = budget.share(len(tasks)), Digest()
     try:
         with ThreadPoolExecutor(len(tasks), "range") as threads:
-            answers = list(threads.map(lambda task: _answer_to(task, _Decoded, share), tasks))
-        # A column may hold numbers in one range, and text in another.
-        if len({(one.facts.columns, *one.types) for one in answers}) > 1:
-            return None
-        _answer_to(Join(source, target, targets[1:]), _Answer, budget)
+            coming = threads.map(lambda task: _answer_to(task, _Decoded, share), tasks)
+            answers = [next(coming)]
+            # The first row groups stay where they are.
+            counted = threads.submit(digest.count, target, footer_start(target))
+            answers += coming
+            # A column may hold numbers in one range, and text in another.
+            if len({(one.facts.columns, *one.types) for one in answers}) > 1:
+                return None
+            _answer_to(Join(source, target, targets[1:]), _Answer, budget)
+        counted.result()
     except REFUSALS:
         return None
     finally:
@@ -170,7 +181,7 @@ def _in_ranges(ranges: list[Range], budget: _Budget, target: Path) -> Decoded | 
         decoded.findings.refuse(decoded.dataset, source.reading, source.file)
     except Refused as refused:
         raise problem_of(refused) from None
-    return decoded
+    return decoded.dataset, digest
 
 
 def _answer_to(task: Task, kind: type[_A], budget: _Budget) -> _A:

@@ -4,6 +4,7 @@ import logging
 import shutil
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from email.message import Message
@@ -26,6 +27,7 @@ from georesolve.service.receiving.uploads import Upload
 from georesolve.service.settings import Settings
 from georesolve.service.turns import Turns
 from georesolve.workers.datasets import Dataset, InMemory
+from georesolve.workers.files import sync
 
 logger = logging.getLogger(__name__)
 
@@ -131,9 +133,18 @@ class Ingest:
 
     def _decode(self, source: Source, target: Path) -> Dataset:
         limits = replace(self._limits, written_bytes=max(0, self._disk.left()))
-        dataset = decode_in_child(source, target, limits, self._children)
-        source.path.unlink()
+        dataset, digest = decode_in_child(source, target, limits, self._children)
+        with ThreadPoolExecutor(1, "settle") as beside:
+            settled = beside.submit(self._settle, source.path, target)
+            dataset = replace(dataset, digest=digest.count(target))
+        settled.result()
         return dataset
+
+    def _settle(self, received: Path, target: Path) -> None:
+        # While the digest is counted: for both the disk takes about as long.
+        received.unlink()
+        if self._disk.holds_all:
+            sync(target)
 
     def from_href(self, href: str, reading: Reading, file: str) -> Ingested:
         """Make a dataset of files that stay where they are; blocks while their footers are read."""

@@ -3,6 +3,7 @@
 What bounds them stands in front of all requests: see `service.http.bodies`.
 """
 
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection
@@ -67,14 +68,14 @@ async def receive_body(request: Request, folder: Path) -> Upload:
 async def _many_pieces(request: Request) -> AsyncIterator[list[bytes]]:
     """A body in so many pieces as are worth a thread; the first as it comes, to refuse it early.
 
-    They are not put together: each large block of memory that is taken is touched for the first
-    time, which took longer than all else of receiving.
+    They are not put together: to touch a large block of memory for the first time takes longer than
+    all else of receiving.
     """
     waiting: list[bytes] = []
     size, least = 0, 1
     async for piece in request.stream():
         waiting.append(piece)
-        size += len(piece)
+        size += sys.getsizeof(piece)
         if size >= least:
             yield waiting
             waiting, size, least = [], 0, _PIECE_BYTES
