@@ -50,7 +50,7 @@ from georesolve.kernels.devices import Device
 from georesolve.kernels.distance import EARTH_RADIUS_M
 from georesolve.workers.cluster import Cluster, open_cluster
 from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows, write_dataset
-from georesolve.workers.frames import Frame, backend
+from georesolve.workers.frames import Frame, backend, read_points
 from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.matches import STATUSES
@@ -59,7 +59,7 @@ from georesolve.workers.plan import RESULT_ROW_GROUP, Chunk, chunks
 from georesolve.workers.settings import ClusterSettings
 from georesolve.workers.sources import SourceFiles
 from georesolve.workers.splice import Encoded, Splice, encode
-from georesolve.workers.threads import side_by_side
+from georesolve.workers.threads import encoders, side_by_side
 
 _ENCODING: dict[str, dict[str, Any]] = {
     "cpu": {
@@ -193,10 +193,9 @@ def copy_chunk(observations: Dataset, references: Dataset, place: Place, chunk: 
     Latitudes stand in for distances, because they have as many random bits, and numbers of rows for
     the references.
     """
-    frame = backend().read(observations.file, *chunk, [observations.lat, observations.lon])
-    read = backend().to_arrow(frame)
+    read = pa.array(backend().to_host(read_points(observations, *chunk)[0].lat_deg))
     rows = np.arange(chunk.start, chunk.stop)
-    table = like_result(rows, rows % references.rows, read[observations.lat], references)
+    table = like_result(rows, rows % references.rows, read, references)
     if observations.id:
         own = read_rows(observations.file, *chunk, [observations.id])[observations.id]
         table = table.append_column("observation_id", own)
@@ -206,7 +205,7 @@ def copy_chunk(observations: Dataset, references: Dataset, place: Place, chunk: 
 
     with place.new(f"{chunk.start}.parquet") as file:
         splice = Splice(file)
-        for group in side_by_side(encoded, chunk.cut(RESULT_ROW_GROUP)):
+        for group in side_by_side(encoded, chunk.cut(RESULT_ROW_GROUP), encoders()):
             splice.add(group)
         splice.finish(table.schema)
 

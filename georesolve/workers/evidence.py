@@ -139,7 +139,7 @@ class Evidence:
 
     def add(self, lat: Array, lon: Array) -> None:
         """Take the next rows; missing numbers are NaN."""
-        if self._add_valid(lat, lon):
+        if self.add_valid(lat, lon):
             return
         on_globe = is_valid(lat, lon)
         if on_globe.any():
@@ -186,8 +186,11 @@ class Evidence:
         """What JSON can hold of it: all."""
         return {**vars(self), "latitudes": [*self.latitudes]}
 
-    def _add_valid(self, lat: Array, lon: Array) -> bool:
-        """Take rows that all count and are valid, as most are; False where they are to be seen."""
+    def add_valid(self, lat: Array, lon: Array) -> bool:
+        """Take rows that all count and are valid, as most are; False where they are to be seen.
+
+        One source for arrays of numpy and CuPy.
+        """
         if not lat.size:
             return False
         low, high = seen = _bounds(lat, lon)

@@ -1,7 +1,6 @@
 """The dataframe backend of a worker, pandas or cudf: the only file that tells them apart."""
 
 from collections.abc import Callable
-from functools import partial
 from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from georesolve.kernels.devices import Device
+from georesolve.kernels.query import Degrees
 from georesolve.workers.datasets import ROW_GROUP, Content, Dataset, read_rows, row_groups_of
 from georesolve.workers.evidence import Evidence
-from georesolve.workers.sources import SourceFiles
+from georesolve.workers.sources import SourceFiles, path_of
 
 Frame = Any
 """A DataFrame of pandas or cudf: ``frame[name].values`` is an array of numpy or CuPy."""
@@ -24,7 +24,6 @@ class Backend(NamedTuple):
     device: Device
     read: Callable[[Content, int, int, list[str]], Frame]
     from_arrow: Callable[[pa.Table], Frame]
-    to_arrow: Callable[[Frame], pa.Table]
     to_device: Callable[[np.ndarray], Any]
     to_host: Callable[[Any], np.ndarray]
     synchronize: Callable[[], None]
@@ -46,6 +45,28 @@ def _read_cudf(file: Content, start: int, stop: int, columns: list[str]) -> Fram
     frame = cudf.read_parquet(str(file), columns=columns, row_groups=[list(groups)])
     offset = start - groups.start * ROW_GROUP
     return frame.iloc[offset : offset + stop - start].reset_index(drop=True)
+
+
+def _decoded_by_cudf(points: Dataset, start: int, stop: int) -> Degrees | None:
+    """Coordinates that lie on a disk here as float64; None of others, and where cuDF fails."""
+    import cudf
+
+    file, columns = points.file, [points.lat, points.lon]
+    assert isinstance(file, SourceFiles), "asked of these alone"
+    frames = []
+    try:
+        for one in file.stretches(start, stop):
+            if file.scheme != "file" or not one.doubles.issuperset(columns):
+                return None
+            with path_of(one.file) as path:
+                frame = cudf.read_parquet(path, columns=columns, row_groups=[one.groups])
+            if len(frame) != one.rows:
+                return None
+            frames.append(frame.iloc[one.start - one.first : one.stop - one.first])
+        return _degrees(frames[0] if len(frames) == 1 else cudf.concat(frames), points)
+    except (OSError, RuntimeError, ValueError):
+        # What is wrong with a file its reader on the host says in our words.
+        return None
 
 
 def _cudf_of_arrow(table: pa.Table) -> Frame:
@@ -82,7 +103,6 @@ _BACKENDS = {
         device="cpu",
         read=lambda *rows: _pandas_of_arrow(read_rows(*rows)),
         from_arrow=_pandas_of_arrow,
-        to_arrow=partial(pa.Table.from_pandas, preserve_index=False),
         to_device=np.asarray,
         to_host=np.asarray,
         synchronize=lambda: None,
@@ -92,7 +112,6 @@ _BACKENDS = {
         device="cuda",
         read=_read_cudf,
         from_arrow=_cudf_of_arrow,
-        to_arrow=methodcaller("to_arrow", preserve_index=False),
         to_device=_to_cuda,
         # CuPy takes no other way: the copy waits for the kernels before it.
         to_host=methodcaller("get"),
@@ -115,10 +134,19 @@ def backend() -> Backend:
     return _BACKENDS[dask.config.get("dataframe.backend", "pandas")]
 
 
-def read_points(points: Dataset, start: int, stop: int) -> tuple[Frame, Evidence | None]:
+def read_points(points: Dataset, start: int, stop: int) -> tuple[Degrees, Evidence | None]:
     """The coordinates of some rows, and of files that nobody has looked at what these say."""
     columns = [points.lat, points.lon]
     if not isinstance(points.file, SourceFiles):
-        return backend().read(points.file, start, stop, columns), None
+        return _degrees(backend().read(points.file, start, stop, columns), points), None
+    if backend().device == "cuda":
+        degrees, evidence = _decoded_by_cudf(points, start, stop), Evidence()
+        if degrees is not None and evidence.add_valid(*degrees):
+            return degrees, evidence
     table = read_rows(points.file, start, stop, columns)
-    return backend().from_arrow(table), points.file.evidence(table)
+    return _degrees(backend().from_arrow(table), points), points.file.evidence(table)
+
+
+def _degrees(frame: Frame, points: Dataset) -> Degrees:
+    """Its columns as arrays; cuDF raises ValueError where one has nulls."""
+    return Degrees(frame[points.lat].values, frame[points.lon].values)

@@ -20,15 +20,13 @@ _MATCHED, _BEYOND, _INVALID, _NO_REFERENCE = range(len(STATUSES))
 
 
 def matches(
-    k: int, chunk: Chunk, answer: pa.Table | Mapping[str, np.ndarray]
+    k: int, chunk: Chunk, answer: Mapping[str, np.ndarray]
 ) -> tuple[pa.Table, dict[str, int]]:
     """What was found for a chunk as rows of a result, and how many there are of each status.
 
     The answer has k rows an observation: see `answered`.
     """
-    reference, distance_m, status = (
-        np.asarray(answer[name]) for name in ("reference", "distance_m", "status")
-    )
+    reference, distance_m, status = (answer[n] for n in ("reference", "distance_m", "status"))
     # `bincount` would make integers of 64 bits of them first.
     counts = {name: int(np.count_nonzero(status == i)) for i, name in enumerate(STATUSES)}
     # A mask that hides nothing would be made into bits, and read again.

@@ -27,11 +27,10 @@ from georesolve.workers.within import MADE_PAIRS, Batch, Within
 def batch_of(job: Job, chunk: Chunk) -> tuple[Batch, Evidence | None]:
     """Some observations of a job, and what they say of files that nobody has looked at before."""
     points, name = job.observations, job.options.distance_m
-    frame, evidence = read_points(points, *chunk)
+    degrees, evidence = read_points(points, *chunk)
     names = [name] if isinstance(name, str) else []
     columns = read_rows(points.file, *chunk, names) if names else pa.table({})
-    lat_deg, lon_deg = frame[points.lat].values, frame[points.lon].values
-    return Batch.of(lat_deg, lon_deg, chunk.start, columns, job.options), evidence
+    return Batch.of(*degrees, chunk.start, columns, job.options), evidence
 
 
 def within_of(job: Job) -> Within:

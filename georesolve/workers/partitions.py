@@ -34,7 +34,7 @@ from georesolve.workers.plan import Chunk, Run, rows_a_group
 from georesolve.workers.result import provenance
 from georesolve.workers.search import device_in_use, load, search, verify
 from georesolve.workers.splice import Encoded, Splice, encode
-from georesolve.workers.threads import side_by_side
+from georesolve.workers.threads import encoders, side_by_side
 
 logger = logging.getLogger(__name__)
 
@@ -103,17 +103,14 @@ def resolve(chunk: Chunk, job: Job) -> Told:
     if options.of_pairs:
         return _of_pairs(chunk, job, told)
     with told.stage("read"):
-        frame, told.evidence = read_points(job.observations, *chunk)
-        lat_deg, lon_deg = (
-            frame[name].values for name in (job.observations.lat, job.observations.lon)
-        )
+        (lat_deg, lon_deg), told.evidence = read_points(job.observations, *chunk)
     with told.stage("index"):
         load(job.references, job.indexes)
     with told.stage("resolve"):
         answer = search(job.references, lat_deg, lon_deg, options, chunk.start)
         valid = is_valid(lat_deg, lon_deg)
-        found = type(frame)(answered(answer, valid, job.references.valid_rows, options))
-        on_host = backend().to_arrow(found)
+        found = answered(answer, valid, job.references.valid_rows, options)
+        on_host = {name: backend().to_host(column) for name, column in found.items()}
     with told.stage("verify"):
         told.verified = verify(job.references, lat_deg, lon_deg, options, chunk.start, answer)
     # For all at once: threads that each do a little in Python wait for each other.
@@ -158,10 +155,10 @@ def write_part(chunk: Chunk, told: Told, job: Job) -> bool:
     with job.place.new(name) as file:
         splice = Splice(file)
         if job.options.has_pairs:
-            encoded = side_by_side(encode, told.tables)
+            encoded = side_by_side(encode, told.tables, encoders())
         else:
             carrying = partial(_encode, job, chunk, told.tables[0], reader(job, chunk))
-            encoded = side_by_side(carrying, chunk.cut(rows_a_group(job)))
+            encoded = side_by_side(carrying, chunk.cut(rows_a_group(job)), encoders())
         for group in encoded:
             splice.add(group)
         schema = group.schema.with_metadata(provenance(job, told.counts))

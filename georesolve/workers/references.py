@@ -147,11 +147,10 @@ def resident_index(
     """
 
     def build(copies: bool = False) -> kernels.ReferenceIndex:
-        lat, lon = references.lat, references.lon
-        frame, evidence = read_points(references, *piece)
+        degrees, evidence = read_points(references, *piece)
         if isinstance(references.file, SourceFiles) and evidence is not None:
             references.file.refuse_implausible(evidence, piece[0])
-        return kernels.build_index(frame[lat].values, frame[lon].values, copies=copies)
+        return kernels.build_index(*degrees, copies=copies)
 
     def load() -> kernels.ReferenceIndex:
         if indexes is None or backend().device != "cpu" or piece != (0, references.rows):

@@ -42,6 +42,21 @@ class SourceFile(NamedTuple):
     """Values of the columns that its folders are named by."""
 
 
+class Stretch(NamedTuple):
+    """Some rows of a file, `stop` not included, and the row groups that hold them."""
+
+    file: SourceFile
+    start: int
+    stop: int
+    groups: list[int]
+    first: int
+    """The row that the first of these begins with."""
+    rows: int
+    """What these have together."""
+    doubles: frozenset[str]
+    """Names of the columns of float64."""
+
+
 def repeated(value: str | int | None, is_whole: bool, n: int) -> pa.Array:
     """A column of n rows of what a folder is named by, which is a whole number or a text."""
     return pa.repeat(pa.scalar(value, pa.int64() if is_whole else pa.string()), n)
@@ -93,25 +108,29 @@ class SourceFiles:
         Coordinates are float64, NaN where there is no number. SourceFailed names the file, and
         where it is bad the row group and the row.
         """
+        return pa.concat_tables(self._read(one, columns) for one in self.stretches(start, stop))
+
+    def stretches(self, start: int, stop: int) -> Iterator[Stretch]:
+        """Where these rows lie, one file at least; raises SourceFailed."""
         first = min(max(0, bisect_right(self._starts, start) - 1), len(self.files) - 1)
         last = max(first + 1, bisect_left(self._starts, stop))
-        pieces = [
-            self._rows_of(file, max(start - begin, 0), min(stop - begin, file.rows), columns)
-            for file, begin in zip(self.files[first:last], self._starts[first:last], strict=False)
-        ]
-        return pa.concat_tables(pieces)
+        for file, begin in zip(self.files[first:last], self._starts[first:last], strict=False):
+            _, begins, doubles = _known(self.scheme, file)
+            own = max(start - begin, 0), min(stop - begin, file.rows)
+            one = max(0, bisect_right(begins, own[0]) - 1)
+            groups = range(one, bisect_left(begins, own[1])) if own[0] < own[1] else range(0)
+            rows = begins[groups.stop] - begins[one] if groups else 0
+            yield Stretch(file, *own, [*groups], begins[one], rows, doubles)
 
-    def _rows_of(self, file: SourceFile, start: int, stop: int, columns: list[str]) -> pa.Table:
+    def _read(self, stretch: Stretch, columns: list[str]) -> pa.Table:
+        file, start, stop, groups, first, rows, _ = stretch
+        kinds = dict(self.partitions)
+        own = [name for name in columns if name not in kinds]
         with opened(self.scheme, file) as parquet:
-            _, begins = _footer(self.scheme, file)
-            first = max(0, bisect_right(begins, start) - 1)
-            groups = range(first, bisect_left(begins, stop)) if start < stop else range(0)
-            kinds = dict(self.partitions)
-            own = [name for name in columns if name not in kinds]
-            table = parquet.read_row_groups(list(groups), columns=own)
-        if table.num_rows != (begins[groups.stop] - begins[first] if groups else 0):
+            table = parquet.read_row_groups(groups, columns=own)
+        if table.num_rows != rows:
             raise self._failed(file, "it has not as many rows as its footer says")
-        table = table.slice(start - begins[first], stop - start)
+        table = table.slice(start - first, stop - start)
         values = dict(zip(kinds, file.partition, strict=True))
         for name in columns:
             if name in kinds:
@@ -119,23 +138,23 @@ class SourceFiles:
                 table = table.append_column(name, column)
         for name in {self.lat, self.lon}.intersection(own):
             place = table.schema.names.index(name)
-            numbers = pc.cast(table[name], pa.float64(), safe=False).fill_null(np.nan)
+            numbers = pc.cast(table[name], pa.float64(), safe=False)
+            if numbers.null_count:
+                numbers = numbers.fill_null(np.nan)
             table = table.set_column(place, name, numbers)
         table = table.select(columns).replace_schema_metadata()
         if not self.keeps_invalid and {self.lat, self.lon} <= set(columns):
-            self._refuse_invalid(file, start, begins, table)
+            self._refuse_invalid(file, start, table)
         return table
 
-    def _refuse_invalid(
-        self, file: SourceFile, start: int, begins: list[int], table: pa.Table
-    ) -> None:
+    def _refuse_invalid(self, file: SourceFile, start: int, table: pa.Table) -> None:
         lat, lon = table[self.lat].to_numpy(), table[self.lon].to_numpy()
         if not are_degrees(lat, lon):
             bad = np.flatnonzero(~is_valid(lat, lon))
             self.refuse_implausible(
                 self.evidence(table), self._starts[self.files.index(file)] + start
             )
-            row = start + int(bad[0])
+            row, begins = start + int(bad[0]), _known(self.scheme, file).begins
             group = bisect_right(begins, row) - 1
             raise self._failed(
                 file,
@@ -189,32 +208,59 @@ def opened(scheme: Scheme, file: SourceFile) -> Iterator[pq.ParquetFile]:
     """
     try:
         with _handle(scheme, file) as handle:
-            yield pq.ParquetFile(handle, metadata=_footer(scheme, file)[0], pre_buffer=True)
+            yield pq.ParquetFile(handle, metadata=_known(scheme, file).footer, pre_buffer=True)
     except (OSError, pa.ArrowException) as error:
-        name = href_of(scheme, file.path)
-        if isinstance(error, FileNotFoundError):
-            raise SourceFailed(f"{name}: it was there when it was accepted, and is gone") from None
-        raise SourceFailed(f"{name}: it cannot be read: {str(error)[:300]}") from None
+        raise _unreadable(href_of(scheme, file.path), error) from None
+
+
+def _unreadable(name: str, error: Exception) -> SourceFailed:
+    if isinstance(error, FileNotFoundError):
+        return SourceFailed(f"{name}: it was there when it was accepted, and is gone")
+    return SourceFailed(f"{name}: it cannot be read: {str(error)[:300]}")
+
+
+class _Known(NamedTuple):
+    """The footer of a file, rows that its row groups begin with, and its columns of float64."""
+
+    footer: pq.FileMetaData
+    begins: list[int]
+    doubles: frozenset[str]
 
 
 @lru_cache(maxsize=256)
-def _footer(scheme: Scheme, file: SourceFile) -> tuple[pq.FileMetaData, list[int]]:
-    """The footer of a file, and the rows that its row groups begin with."""
-    with _handle(scheme, file) as handle:
-        footer = pq.read_metadata(handle)
+def _known(scheme: Scheme, file: SourceFile) -> _Known:
+    try:
+        with _handle(scheme, file) as handle:
+            footer = pq.read_metadata(handle)
+        schema = footer.schema.to_arrow_schema()
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(href_of(scheme, file.path), error) from None
     groups = (footer.row_group(i).num_rows for i in range(footer.num_row_groups))
-    return footer, [0, *accumulate(groups)]
+    doubles = frozenset(field.name for field in schema if field.type == pa.float64())
+    return _Known(footer, [0, *accumulate(groups)], doubles)
 
 
 @contextmanager
 def _handle(scheme: Scheme, file: SourceFile) -> Iterator[pa.NativeFile]:
     with handle_of(scheme, file.path) as (handle, version):
-        if version != file.version:
-            raise SourceFailed(
-                f"{href_of(scheme, file.path)}: it has changed since it was accepted: send the "
-                "request again"
-            )
+        _refuse_change(scheme, file, version)
         yield handle
+
+
+def _refuse_change(scheme: Scheme, file: SourceFile, version: str) -> None:
+    if version != file.version:
+        raise SourceFailed(
+            f"{href_of(scheme, file.path)}: it has changed since it was accepted: send the request "
+            "again"
+        )
+
+
+@contextmanager
+def path_of(file: SourceFile) -> Iterator[str]:
+    """A path of a file on a disk here, as it was when it was accepted; raises OSError."""
+    with _named_by_descriptor(file.path) as (path, version):
+        _refuse_change("file", file, version)
+        yield path
 
 
 @contextmanager
@@ -225,12 +271,17 @@ def handle_of(scheme: Scheme, path: str) -> Iterator[tuple[pa.NativeFile, str]]:
         with elsewhere, pa.PythonFile(elsewhere, "r") as handle:
             yield handle, elsewhere.version
         return
+    with _named_by_descriptor(path) as (own, version), pa.OSFile(own) as handle:
+        yield handle, version
+
+
+@contextmanager
+def _named_by_descriptor(path: str) -> Iterator[tuple[str, str]]:
+    """A name of a file that stays its own, as another may take its path, and its version."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         version = _version(descriptor)
-        # By its descriptor: another file may take its name.
-        with pa.OSFile(f"/proc/self/fd/{descriptor}") as handle:
-            yield handle, version
+        yield f"/proc/self/fd/{descriptor}", version
         if _version(descriptor) != version:
             raise OSError("it has changed meanwhile")
     finally:
