@@ -6,4 +6,4 @@
 #
 # CUDA_VISIBLE_DEVICES in the environment chooses among the GPUs.
 set -eu
-exec dask cuda worker --nthreads 2 --rmm-async --no-dashboard "$@"
+exec dask cuda worker --nthreads 6 --rmm-async --no-dashboard "$@"

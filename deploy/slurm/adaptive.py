@@ -29,7 +29,7 @@ def main(shared: Path) -> None:
         memory="16GB",
         walltime="08:00:00",
         # A GPU a job: job_extra_directives=["--gpus=1"], worker_command="dask_cuda.cli",
-        # worker_extra_args=["--rmm-async", "--nthreads", "2"].
+        # worker_extra_args=["--rmm-async", "--nthreads", "6"].
         job_script_prologue=[f"export DASK_CONFIG={shared}/tls"],
         python=f"{shared}/venv/bin/python",
         protocol="tls://",

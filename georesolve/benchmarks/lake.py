@@ -5,13 +5,15 @@
     python -m georesolve.benchmarks.lake
         --device cpu --workers 8 --observations 26 --references 20 --place s3://bucket/lake
 
-Observations with ids lie in files of up to 2^24 rows, references with ids in one file. The service
-is given their addresses, its workers read them there and write the parts of the result beside
-them. Rows a second, the bytes of the result, what the folder of the service's data grew by, and of
-each process its CPU seconds and the most memory of its own that it held during a job; and what the
-threads of the workers did with their time: a control path that limits shows as `waiting`. The
-floors are those of `pipeline`. An object store is found as its other clients find it
-(``AWS_ENDPOINT_URL``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``).
+Observations lie in files of up to 2^24 rows, references in one file, both with ids unless
+``--without-ids``. The service is given their addresses, its workers read them there and write the
+parts of the result beside them. Rows a second, the bytes of the result, what the folder of the
+service's data grew by, and of each process its CPU seconds and the most memory of its own that it
+held during a job; and what the threads of the workers did with their time: a control path that
+limits shows as `waiting`. Two floors are those of `pipeline`; the lowest, on a disk, moves as many
+bytes: a thread a core reads the files into memory that was touched before, writes parts as large as
+those of the result, and syncs them as a job does. An object store is found as its other clients
+find it (``AWS_ENDPOINT_URL``, ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``).
 """
 
 import argparse
@@ -24,6 +26,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import httpx
@@ -34,7 +37,7 @@ import pyarrow.parquet as pq
 
 from georesolve.benchmarks.inputs import uniform
 from georesolve.benchmarks.machine import write_figures
-from georesolve.benchmarks.pipeline import Sets, floor_of_dask, joined, our_floor, plan_of
+from georesolve.benchmarks.pipeline import Sets, floor_of_dask, joined, our_floor, paths_of, plan_of
 from georesolve.intake.columns import Reading
 from georesolve.intake.hrefs import Sources
 from georesolve.intake.points import Bounds
@@ -46,27 +49,29 @@ from georesolve.workers.sources import SourceFiles
 _FILE_ROWS = 2**24
 _ROW_GROUP = 2**20
 _WRITERS = 8
+_BLOCK_BYTES = 2**25
 _LOOK_SECONDS = 0.2
 _STAGES = ("read", "index", "resolve", "verify", "write")
 """What a chunk does, in the report of its job."""
 
 
-def write_points(place: Place, rows: int, seed: int) -> None:
-    """Write points with ids, spread evenly over the sphere, as files of a place."""
+def write_points(place: Place, rows: int, seed: int, *, with_ids: bool) -> None:
+    """Write points, spread evenly over the sphere, as files of a place."""
 
     def write(start: int) -> None:
         n = min(_FILE_ROWS, rows - start)
         lat, lon = uniform(np.random.default_rng([seed, start]), n)
-        table = pa.table({"id": np.arange(start, start + n), "lat": lat, "lon": lon})
+        ids = {"id": np.arange(start, start + n)} if with_ids else {}
+        table = pa.table({**ids, "lat": lat, "lon": lon})
         with place.new(f"{start:012}.parquet") as file:
             # Random bits do not get smaller; ids do.
             pq.write_table(
                 table,
                 file,
                 row_group_size=_ROW_GROUP,
-                compression={"id": "zstd", "lat": "none", "lon": "none"},
+                compression={**dict.fromkeys(ids, "zstd"), "lat": "none", "lon": "none"},
                 use_dictionary=False,
-                column_encoding={"id": "DELTA_BINARY_PACKED"},
+                column_encoding=dict.fromkeys(ids, "DELTA_BINARY_PACKED"),
             )
 
     place.make()
@@ -161,6 +166,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--observations", type=int, default=22, help="power of two")
     parser.add_argument("--references", type=int, default=14, help="power of two")
     parser.add_argument("--place", required=True, help="an empty folder, or s3://bucket/prefix")
+    parser.add_argument("--without-ids", action="store_true", help="coordinates alone")
     parser.add_argument("--repeats", type=int, default=3, help="turns that count")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args(arguments)
@@ -170,7 +176,8 @@ def main(arguments: list[str] | None = None) -> None:
     points = {name: place_of(f"{base}/{name}") for name in ("observations", "references")}
     try:
         for seed, (name, place) in enumerate(points.items()):
-            write_points(place, 2 ** getattr(options, name), seed)
+            rows, with_ids = 2 ** getattr(options, name), not options.without_ids
+            write_points(place, rows, seed, with_ids=with_ids)
         figures = _measured(options, base)
     finally:
         for place in points.values():
@@ -217,7 +224,8 @@ def _measured(options: argparse.Namespace, base: str) -> dict[str, Any]:
             }
             written = place_of(output)
             written.remove(written.names())
-            timed = {"job": took, **_floors(cluster, sets, f"{base}/floor-{turn}")}
+            size = report["parts"]["size_bytes"]
+            timed = {"job": took, **_floors(cluster, sets, f"{base}/floor-{turn}", size)}
             if turn:
                 for what, value in timed.items():
                     seconds.setdefault(what, []).append(value)
@@ -244,8 +252,43 @@ def _measured(options: argparse.Namespace, base: str) -> dict[str, Any]:
     }
 
 
-def _floors(cluster: Cluster, sets: Sets, base: str) -> dict[str, float]:
-    """Seconds of both floors; Dask's dataframes alone write to a folder only."""
+def move_bytes(files: list[Path], folder: Path, size: int, parts: int) -> float:
+    """Seconds to read files, and to write so many bytes as parts, each synced."""
+    blocks: SimpleQueue[bytearray] = SimpleQueue()
+    cores = os.cpu_count() or 1
+    for _ in range(cores):
+        blocks.put(bytearray(os.urandom(_BLOCK_BYTES)))
+
+    def read(path: Path, start: int, stop: int) -> None:
+        block = blocks.get()
+        with path.open("rb", buffering=0) as file:
+            file.seek(start)
+            file.readinto(memoryview(block)[: stop - start])
+        blocks.put(block)
+
+    def write(number: int) -> None:
+        block, left = blocks.get(), size // parts
+        with (folder / f"{number}").open("wb", buffering=0) as file:
+            while left:
+                left -= file.write(memoryview(block)[:left])
+            os.fsync(file.fileno())
+        blocks.put(block)
+
+    start = time.perf_counter()
+    with ThreadPoolExecutor(cores) as threads:
+        done = [
+            threads.submit(read, path, start, min(start + _BLOCK_BYTES, path.stat().st_size))
+            for path in files
+            for start in range(0, path.stat().st_size, _BLOCK_BYTES)
+        ]
+        done += [threads.submit(write, number) for number in range(parts)]
+        for one in done:
+            one.result()
+    return time.perf_counter() - start
+
+
+def _floors(cluster: Cluster, sets: Sets, base: str, size: int) -> dict[str, float]:
+    """Seconds of the floors of a result of so many bytes; two write to a folder only."""
     place = place_of(base)
     place.make()
     start = time.perf_counter()
@@ -253,6 +296,11 @@ def _floors(cluster: Cluster, sets: Sets, base: str) -> dict[str, float]:
     seconds = {"floor, our reader and writer": time.perf_counter() - start}
     place.remove(place.names())
     if isinstance(place, Folder):
+        files = [Path(path) for one in sets for path in paths_of(one)]
+        place.make()
+        moved = move_bytes(files, place.path, size, len(plan_of(cluster, sets)))
+        seconds["floor, moving the bytes"] = moved
+        place.remove(place.names())
         place.make()
         start = time.perf_counter()
         floor_of_dask(cluster, sets, place.path, row_group=_ROW_GROUP)

@@ -26,6 +26,8 @@ class Backend(NamedTuple):
     from_arrow: Callable[[pa.Table], Frame]
     to_device: Callable[[np.ndarray], Any]
     to_host: Callable[[Any], np.ndarray]
+    to_kept: Callable[[Any], np.ndarray]
+    """To memory of the host that is used again for what comes next, once nobody holds this."""
     synchronize: Callable[[], None]
     is_alive: Callable[[], bool]
 
@@ -81,6 +83,14 @@ def _to_cuda(array: np.ndarray) -> Any:
     return cupy.asarray(array)
 
 
+def _to_pinned(array: Any) -> np.ndarray:
+    import cupyx
+
+    # CuPy keeps what is pinned. To touch new pages would take longer than the copy.
+    kept: np.ndarray = array.get(out=cupyx.empty_pinned(array.shape, array.dtype))
+    return kept
+
+
 def _synchronize_cuda() -> None:
     import cupy
 
@@ -105,6 +115,7 @@ _BACKENDS = {
         from_arrow=_pandas_of_arrow,
         to_device=np.asarray,
         to_host=np.asarray,
+        to_kept=np.asarray,
         synchronize=lambda: None,
         is_alive=lambda: True,
     ),
@@ -115,6 +126,7 @@ _BACKENDS = {
         to_device=_to_cuda,
         # CuPy takes no other way: the copy waits for the kernels before it.
         to_host=methodcaller("get"),
+        to_kept=_to_pinned,
         synchronize=_synchronize_cuda,
         is_alive=_is_cuda_alive,
     ),

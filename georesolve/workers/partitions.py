@@ -110,7 +110,7 @@ def resolve(chunk: Chunk, job: Job) -> Told:
         answer = search(job.references, lat_deg, lon_deg, options, chunk.start)
         valid = is_valid(lat_deg, lon_deg)
         found = answered(answer, valid, job.references.valid_rows, options)
-        on_host = {name: backend().to_host(column) for name, column in found.items()}
+        on_host = {name: backend().to_kept(column) for name, column in found.items()}
     with told.stage("verify"):
         told.verified = verify(job.references, lat_deg, lon_deg, options, chunk.start, answer)
     # For all at once: threads that each do a little in Python wait for each other.

@@ -28,12 +28,12 @@ _LARGEST_CHUNK: dict[Device, int] = {"cpu": 2**20, "cuda": 2**21}
 """On a CPU nothing gets faster beyond that, and what a chunk takes of memory is not used again. On
 a GPU whatever a chunk takes in Python, for which its threads wait for each other, counts half."""
 _SMALLEST_CHUNK = 2**10
-_MOST_ROWS = 2**24
+_MOST_ROWS = 2**23
 """Result rows of a chunk at most: they take 30 bytes each of the worker's memory."""
 _COUNTED_A_CHUNK = 8
 """Counted chunks whose pairs one chunk makes at most, where they are few."""
-CHUNKS_IN_HAND: dict[Device, int] = {"cpu": 1, "cuda": 2}
-"""Chunks that a worker has in hand: on a GPU one is read and resolved while another is written."""
+CHUNKS_IN_HAND: dict[Device, int] = {"cpu": 1, "cuda": 6}
+"""Chunks that a worker has in hand: on a GPU some are resolved while others are written."""
 _CHUNKS_A_WORKER: dict[Device, int] = {"cpu": 2, "cuda": 4}
 """As many at least where there are enough rows, so that all workers are busy to the end."""
 _RUN_SECONDS = 0.5

@@ -179,6 +179,7 @@ def test_a_job_between_files(tmp_path, capsys, device):
     assert figures["seconds"].keys() == {
         "job",
         "floor, our reader and writer",
+        "floor, moving the bytes",
         "floor, Dask's dataframes",
     }
     assert {"worker", "runner", "front"} <= figures["memory bytes"].keys()
