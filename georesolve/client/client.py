@@ -162,7 +162,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._exchange.wire.http.aclose()
+        await self._exchange.wire.close()
 
     async def register(
         self, data: Any, *, name: str | None = None, **columns: Unpack[Columns]
@@ -176,8 +176,8 @@ class AsyncClient:
         data
             A path to a file (Parquet, Arrow, CSV or GeoJSON), which is streamed; the address of
             Parquet files that the service may read (``s3://bucket/day=*/``); a table of pandas,
-            GeoPandas, pyarrow or polars, or whatever has `__arrow_c_stream__`; or a pair of arrays,
-            latitudes and longitudes in degrees.
+            GeoPandas, pyarrow or polars, or whatever has `__arrow_c_stream__`; a pair of arrays,
+            latitudes and longitudes in degrees; or a list of records.
         name
             What ``dataset:<name>`` stands for from now on, in place of what it stood for before.
         columns

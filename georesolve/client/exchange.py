@@ -65,7 +65,16 @@ class Wire:
     """How requests are sent, and how the caller waits: it is awaited."""
 
     def __init__(self, **options: Any) -> None:
-        self.http = httpx.AsyncClient(**options)
+        self._http = httpx.AsyncClient(**options)
+        self.request = self._http.build_request
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        """Send a request; the body of its answer has yet to be read."""
+        return await self._http.send(request, stream=True)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
 
     async def pause(self, seconds: float) -> None:
         """Wait."""
@@ -84,7 +93,19 @@ class BlockingWire(Wire):
     """Blocks its caller: what is awaited is there when it is asked for."""
 
     def __init__(self, **options: Any) -> None:
-        self.http = httpx.AsyncClient(transport=_Blocking(), **options)
+        self._blocking = httpx.Client(**options)
+        self.request = self._blocking.build_request
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        """Send a request; the body of its answer is read as that of one that is awaited."""
+        response = self._blocking.send(request, stream=True)
+        assert isinstance(response.stream, httpx.SyncByteStream), "a client that blocks made it"
+        response.stream = _Pieces(response.stream)
+        return response
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._blocking.close()
 
     async def pause(self, seconds: float) -> None:
         """Wait."""
@@ -99,37 +120,18 @@ class BlockingWire(Wire):
         return nullcontext()
 
 
-class _Blocking(httpx.AsyncBaseTransport):
-    """Sends requests by a client that blocks."""
-
-    def __init__(self) -> None:
-        self._client = httpx.Client()
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        response = self._client.send(request, stream=True)
-        return httpx.Response(
-            response.status_code,
-            headers=response.headers,
-            stream=_Pieces(response),
-            extensions=response.extensions,
-        )
-
-    async def aclose(self) -> None:
-        self._client.close()
-
-
 class _Pieces(httpx.AsyncByteStream):
     """The body of an answer as it comes."""
 
-    def __init__(self, response: httpx.Response) -> None:
-        self._response = response
+    def __init__(self, blocking: httpx.SyncByteStream) -> None:
+        self._blocking = blocking
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self._response.iter_raw():
+        for piece in self._blocking:
             yield piece
 
     async def aclose(self) -> None:
-        self._response.close()
+        self._blocking.close()
 
 
 class Patience:
@@ -224,9 +226,8 @@ class Exchange:
         body: Body | Document | None = None,
     ) -> AsyncIterator[httpx.Response]:
         """Send a request, once; the body of its answer is read in here, where it may fail, too."""
-        http = self.wire.http
         given = {name: value for name, value in (query or {}).items() if value is not None}
-        request = http.build_request(method, path, params=given, headers=headers)
+        request = self.wire.request(method, path, params=given, headers=headers)
         if body is not None:
             request.headers.update(body.headers)
             request.stream = body
@@ -234,7 +235,7 @@ class Exchange:
             read_seconds = max(timeout["read"], _DECODING_SECONDS)
             request.extensions["timeout"] = {**timeout, "read": read_seconds}
         try:
-            response = await http.send(request, stream=True)
+            response = await self.wire.send(request)
             try:
                 if not response.is_success:
                     await response.aread()
