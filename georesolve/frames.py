@@ -100,6 +100,8 @@ def given(table: Any, role: Role, first_row: int | None = None) -> Given:
         return Given(table, role, first_row)
     if isinstance(table, dict) or (isinstance(table, tuple) and len(table) == 2):
         return _Arrays(table, role, first_row)
+    if tables.are_records(table):
+        return _Records(table, role, first_row)
     raise _no_table(table, role)
 
 
@@ -137,6 +139,18 @@ class _Arrays(Given):
                 filled = column.fill_null(-1) if name == "reference" else column
                 columns[name] = np.array(filled)
         return columns
+
+
+class _Records(Given):
+    """A list of dicts, one a row."""
+
+    def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
+        columns = tables.columns_of(self._given)
+        return _as_table(tables.as_table(columns, self._role)), reading, None
+
+    def _give_back(self, matches: pa.Table) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = matches.to_pylist()
+        return rows
 
 
 class _Files(Given):

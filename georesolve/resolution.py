@@ -47,11 +47,12 @@ def nearest(
     observations, references
         Tables of points in degrees, WGS 84: a DataFrame of pandas, GeoPandas, polars or cuDF, an
         Arrow table or whatever has an Arrow C stream, a pair of arrays (latitudes, longitudes), a
-        dict of arrays by name, or the path of a file (Parquet, Arrow, CSV, GeoJSON, GeoPackage,
-        FlatGeobuf, shapefile), a folder or a glob, also at an address (``s3://``, ``gs://``,
-        ``az://``; of ``https://`` one file). References may also be an `Index`. Observations
-        may be a collection of Dask (`dask.dataframe`, `dask_cudf`, `dask_geopandas`), which is
-        matched partition by partition when it is computed, and so may references.
+        dict of arrays by name, a list of records, or the path of a file (Parquet, Arrow, CSV,
+        GeoJSON, GeoPackage, FlatGeobuf, shapefile), a folder or a glob, also at an address
+        (``s3://``, ``gs://``, ``az://``; of ``https://`` one file). References may also be an
+        `Index`. Observations may be a collection of Dask (`dask.dataframe`, `dask_cudf`,
+        `dask_geopandas`), which is matched partition by partition when it is computed, and so may
+        references.
     k
         Neighbours an observation, nearest first: 1 to 64.
     max_distance_m
@@ -85,9 +86,9 @@ def nearest(
     Returns
     -------
     matches
-        A table of the kind of the observations, with their index; for arrays a dict of arrays,
-        for a path an Arrow table, for a collection one with its divisions. Its columns are those of
-        the service: `observation` (row from 0), `rank` (for k > 1), `reference` (row, missing where
+        A table of the kind of the observations, with their index; for arrays a dict of arrays, for
+        a path an Arrow table, for a collection one with its divisions. Its columns are those of the
+        service: `observation` (row from 0), `rank` (for k > 1), `reference` (row, missing where
         there is none; -1 in arrays), `distance_m`, `status`, and what is carried. With `near` there
         are `near_lat`, `near_lon` and `bearing_deg` behind the distance: the direction in which the
         great circle to the reference begins, clockwise from north, from 0 up to 360 degrees. All

@@ -6,6 +6,7 @@ A library of frames is imported when one of its frames is there, or asked for.
 import json
 from bisect import bisect_left
 from collections.abc import Mapping
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     import polars
 
 OTHERS = (
-    "a dict of columns such as {'lat': ..., 'lon': ...}: records make a frame with "
-    "pandas.DataFrame(records), an array of shape (n, 2) is {'lat': a[:, 0], 'lon': a[:, 1]}"
+    "a dict of columns such as {'lat': ..., 'lon': ...}, or records such as "
+    "[{'lat': ..., 'lon': ...}]; an array of shape (n, 2) is {'lat': a[:, 0], 'lon': a[:, 1]}"
 )
 """What is said to users of a table that is none."""
 _NEVER_MISSING = ("observation", "rank")
@@ -30,7 +31,7 @@ _NO_COLUMN = (pa.ArrowException, OverflowError, TypeError, ValueError)
 class NoColumn(ValueError):
     """Values that Arrow has no column for; `column`, `row` and `detail` say which."""
 
-    def __init__(self, column: str, row: int, value: Any) -> None:
+    def __init__(self, column: str | None, row: int, value: Any) -> None:
         self.column, self.row = column, row
         self.detail = f"holds {value!r:.80} ({type(value).__name__})"
         super().__init__(
@@ -38,6 +39,37 @@ class NoColumn(ValueError):
             "with the rows before it: give all rows one type, such as text, or numbers of up to "
             "64 bits"
         )
+
+
+class NoRecord(NoColumn):
+    """A record that has not the keys of the others; `column` is the key, None without one."""
+
+    def __init__(self, column: str | None, row: int, detail: str) -> None:
+        self.column, self.row, self.detail = column, row, detail
+        ValueError.__init__(self, f"record {row} {detail}")
+
+
+def are_records(table: Any) -> bool:
+    """Whether a table is a list of dicts, a row each."""
+    return isinstance(table, list) and bool(table) and isinstance(table[0], dict)
+
+
+def columns_of(records: list[Any]) -> dict[str, list[Any]]:
+    """The values of records by key; raises NoRecord where one has other keys than the first."""
+    keys = records[0].keys()
+    for row, one in enumerate(records):
+        if not isinstance(one, dict):
+            raise NoRecord(None, row, f"is {one!r:.80}: give an object with the keys of record 0")
+        if one.keys() != keys:
+            [key, *_] = [key for key in (*keys, *one) if (key in one) != (key in keys)]
+            which = "no" if key in keys else "a key"
+            raise NoRecord(
+                str(key),
+                row,
+                f"has {which} {str(key)[:80]!r}, unlike record 0: give all the same keys, and null "
+                "where there is no value",
+            )
+    return {str(key): [one[key] for one in records] for key in keys}
 
 
 def kinds_of(table: Any) -> set[str]:
@@ -154,11 +186,7 @@ def to_pandas(matches: pa.Table) -> "pd.DataFrame":
     """
     import pandas as pd
 
-    # The types that keep whole numbers and truths beside missing ones, by Arrow type.
-    signed = (pd.Int8Dtype(), pd.Int16Dtype(), pd.Int32Dtype(), pd.Int64Dtype())
-    unsigned = (pd.UInt8Dtype(), pd.UInt16Dtype(), pd.UInt32Dtype(), pd.UInt64Dtype())
-    types: tuple[Any, ...] = (*signed, *unsigned, pd.BooleanDtype())
-    whole = {pa.from_numpy_dtype(one.numpy_dtype): one for one in types}
+    whole = _masked_types()
     columns: dict[str, Any] = {}
     for name, column in zip(matches.column_names, matches.columns, strict=True):
         # What is carried of the observations may lie in the memory of their user.
@@ -170,6 +198,12 @@ def to_pandas(matches: pa.Table) -> "pd.DataFrame":
             columns[name] = masked.construct_array_type()(values, missing)
         elif values is not None and not column.null_count:
             columns[name] = values
+        elif name == "status" and column.num_chunks == 1 and not column.null_count:
+            codes = column.chunk(0)
+            kind = _categories(tuple(codes.dictionary.to_pylist()))
+            columns[name] = pd.Categorical.from_codes(
+                codes.indices.to_numpy().copy(), dtype=kind, validate=False
+            )
         else:
             # What is taken over from Arrow as it is cannot be written to. Of no rows, whatever maps
             # types makes objects of text.
@@ -181,18 +215,37 @@ def to_pandas(matches: pa.Table) -> "pd.DataFrame":
     return pd.DataFrame(columns, copy=False)
 
 
+@cache
+def _masked_types() -> dict[pa.DataType, Any]:
+    """The types that keep whole numbers and truths beside missing ones, by Arrow type."""
+    import pandas as pd
+
+    signed = (pd.Int8Dtype(), pd.Int16Dtype(), pd.Int32Dtype(), pd.Int64Dtype())
+    unsigned = (pd.UInt8Dtype(), pd.UInt16Dtype(), pd.UInt32Dtype(), pd.UInt64Dtype())
+    types: tuple[Any, ...] = (*signed, *unsigned, pd.BooleanDtype())
+    return {pa.from_numpy_dtype(one.numpy_dtype): one for one in types}
+
+
+@lru_cache(8)
+def _categories(names: tuple[str, ...]) -> Any:
+    """The type of a column of texts that are some of these few."""
+    column = pa.array(names).dictionary_encode()
+    return column.to_pandas().dtype
+
+
 def _taken_over(column: pa.ChunkedArray) -> np.ndarray | None:
-    """The numbers of a column where they lie, to be written to; None where that cannot be."""
+    """The numbers of a column, to be written to: where they lie, if that may be; None of others."""
     if column.num_chunks != 1 or not (
         pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     ):
         return None
     chunk = column.chunk(0)
     memory = chunk.buffers()[1]
-    if memory is None or not memory.is_mutable:
+    if memory is None:
         return None
     values = np.frombuffer(memory, column.type.to_pandas_dtype())
-    return values[chunk.offset : chunk.offset + len(chunk)]
+    values = values[chunk.offset : chunk.offset + len(chunk)]
+    return values if memory.is_mutable else values.copy()
 
 
 def to_geopandas(matches: pa.Table) -> "geopandas.GeoDataFrame":

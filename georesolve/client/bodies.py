@@ -92,13 +92,15 @@ def columns_of(data: Any, most: int) -> dict[str, list[Any]] | None:
 
     None also of what can be read once alone.
     """
+    import numpy as np
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    from georesolve.tables import kinds_of
+    from georesolve.tables import are_records, kinds_of
 
     kinds = kinds_of(data)
-    if isinstance(data, tuple) and len(data) == 2 and hasattr(data[0], "__len__"):
+    if are_records(data):
+        n = len(data)
+    elif isinstance(data, tuple) and len(data) == 2 and hasattr(data[0], "__len__"):
         n = len(data[0])
     elif kinds & _TABLES and _GEOPANDAS not in kinds:
         n = len(data)
@@ -113,7 +115,7 @@ def columns_of(data: Any, most: int) -> dict[str, list[Any]] | None:
     for column in table.columns:
         is_said = column.type in plain and column.null_count < n
         if not is_said or (
-            column.type == pa.float64() and not pc.all(pc.is_finite(column)).as_py()
+            column.type == pa.float64() and not np.isfinite(column.drop_null()).all()
         ):
             return None
     columns: dict[str, list[Any]] = table.to_pydict()
@@ -161,17 +163,24 @@ def _write(data: Any, target: Path, name: str) -> None:
 
 
 def _stream(data: Any, name: str) -> "pa.RecordBatchReader":
-    """The rows of a table, pair or dict; raises TypeError where it is none of them."""
+    """The rows of a table, pair, dict or list of records; raises TypeError of all else."""
     import pyarrow as pa
 
+    from georesolve import tables
     from georesolve.tables import OTHERS, NoColumn, as_column, as_table, kinds_of
 
     try:
-        if isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[0], dict):
+        if tables.are_records(data):
+            data = as_table(tables.columns_of(data), name)
+        elif isinstance(data, tuple | list) and len(data) == 2:
             data = as_table(dict(zip(("lat", "lon"), data, strict=True)), name)
         elif isinstance(data, dict):
             data = as_table(data, name)
         elif "pandas.DataFrame" in kinds_of(data):
+            # As a frame it takes three times as long, for what its index and its types may be.
+            kinds = {getattr(one, "kind", "") for one in data.dtypes}
+            if kinds <= {*"fiu"} and type(data.index).__name__ == "RangeIndex":
+                return as_table(dict(data.items()), name).to_reader()
             for column, values in data.items():
                 if str(values.dtype).startswith(("object", "complex")):
                     as_column(values, str(column))

@@ -27,6 +27,8 @@ def nearest(request):
 
 
 def listed(matches, name):
+    if isinstance(matches, list):
+        return [row[name] for row in matches]
     column = matches[name]
     return column.to_list() if isinstance(column, pl.Series) else [*np.asarray(column)]
 
@@ -68,6 +70,7 @@ TAKEN = {
     "float16": {"lat": np.array(LAT, np.float16), "lon": np.array([4, 5, 6], ">i2")},
     "objects": {"lat": np.array(LAT, object), "lon": LON},
     "a series of points": geopandas.GeoSeries(POINTS, index=list("xyz")),
+    "records": [{"lat": lat, "lon": lon} for lat, lon in zip(LAT, LON, strict=True)],
     "a lazy frame": pl.LazyFrame({"lat": LAT, "lon": LON}),
 }
 
@@ -107,8 +110,11 @@ REFUSED = {
     "two lengths": ({"lat": LAT, "lon": LON[:2]}, r"observations.*\(3,\).*\(2,\)"),
     "two axes": ({"lat": NUMBERS, "lon": NUMBERS}, r"observations.*one shape \(n,\).*\(3, 2\)"),
     "an array of pairs": (NUMBERS, r"ndarray is no .*\{'lat': a\[:, 0\], 'lon': a\[:, 1\]\}"),
-    "records": ([{"lat": 1.0, "lon": 2.0}] * 3, r"list is no .*pandas.DataFrame\(records\)"),
-    "two records": ([{"lat": 1.0, "lon": 2.0}] * 2, r"list is no .*pandas.DataFrame\(records\)"),
+    "a record without a key": ([{"lat": 1.0, "lon": 2.0}, {"lat": 1.0}], r"record 1 has no 'lon'"),
+    "a record with another": ([{"lat": 1.0, "lon": 2.0}, {"lat": 1, "lon": 2, "n": 3}], r"key 'n'"),
+    "no record": ([{"lat": 1.0, "lon": 2.0}, 5], "record 1 is 5: give an object"),
+    "text in a record": ([{"lat": 1, "lon": 2}, {"lat": "x", "lon": 2}], r"'lat'.*row 1.*'x'"),
+    "a list of numbers": ([1.0, 2.0, 3.0], r"list is no .*\[\{'lat': ..., 'lon': ...\}\]"),
     "a series": (pd.Series(LAT), "Series is no "),
 }
 

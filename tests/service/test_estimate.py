@@ -139,7 +139,7 @@ def test_what_does_not_fit_says_why(service):
         ({"observations": -1, "references": 1}, "/observations: -1 rows: give from 0 to"),
         ({"observations": True, "references": 1}, "/observations: true or false is no point set"),
         ({"observations": 1.5, "references": 1}, "/observations: a number is no point set"),
-        ({"observations": 1, "references": [{"lat": 1}]}, "/references: an array is no point set"),
+        ({"observations": 1, "references": [1]}, "/references: an array is no point set"),
         ({"observations": 1, "references": 1, "k": 0}, "/k: Input should be greater"),
         ({"observations": 1, "references": 1, "K": 1}, "/K: there is no such name here"),
         ({"observations": "5", "references": 1}, "neither a file nor 'dataset:<id>'"),

@@ -285,7 +285,7 @@ def test_a_large_value_is_a_link(service):
             "/inputs/max_distance: there is no such name here (did you mean 'max_distance_m'?)",
         ),
         (
-            {"inputs": {**TINY, "references": [{"lat": 1, "lon": 2}]}},
+            {"inputs": {**TINY, "references": [[1, 2]]}},
             "/inputs/references: an array is no point set: give one array for each column",
         ),
         (

@@ -306,13 +306,40 @@ def test_observations_without_rows(service):
             "differ in length",
         ),
         (
-            {"observations": [{"lat": 1, "lon": 2}], "references": ONE},
+            {"observations": [1, 2], "references": ONE},
             r'^/observations: an array is no point set.*\{"lat": \[52.5\], "lon": \[13.4\]\}',
+        ),
+        (
+            {"observations": [{"lat": 1, "lon": 2}, {"lat": 1}], "references": ONE},
+            "^/observations/1/lon: has no 'lon', unlike record 0",
+        ),
+        (
+            {"observations": [{"lat": 1, "lon": 2}, {"lat": 1, "a/b": 2}], "references": ONE},
+            "^/observations/1/lon: has no 'lon', unlike record 0",
+        ),
+        (
+            {"observations": [{"lat": 1, "lon": 2}, 7], "references": ONE},
+            "^/observations/1: is 7: give an object",
+        ),
+        (
+            {"observations": ONE, "references": {"value": [{"lat": 1, "lon": "x"}]}},
+            "^/references/value/0/lon: 'x' is not a number",
+        ),
+        (
+            {"observations": [{"lat": 1, "lon": 2, "a/b": [3]}], "references": ONE},
+            "^/observations/0/a~1b: points have numbers",
+        ),
+        (
+            {"observations": [{"lat": 1}], "references": ONE},
+            "^/observations: no column for longitudes",
         ),
         ({"observations": {"lat": [1], "lon": [2]}, "references": 3}, "^/references: a number is"),
         ({"observations": "set:1", "references": "x"}, "neither a file nor 'dataset:<id>'"),
         ({"observations": {"lat": [10**400], "lon": [2]}, "references": ONE}, "is not a number"),
-        ({"observations": {"lat": [1], "lon": [2], "n": [{}]}, "references": ONE}, "/n/0: arrays"),
+        (
+            {"observations": {"lat": [1], "lon": [2], "n": [{}]}, "references": ONE},
+            "/n/0: points have numbers",
+        ),
         (
             {"observations": {str(i): [] for i in range(60_000)}, "references": ONE},
             "60000 columns are more than the limit of 256",

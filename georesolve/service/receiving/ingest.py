@@ -4,6 +4,7 @@ import logging
 import shutil
 import time
 import uuid
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -31,6 +32,8 @@ from georesolve.workers.files import sync
 
 logger = logging.getLogger(__name__)
 
+Place = Callable[[str, int], str]
+"""Where the value of a column, whose name is a step of a pointer, stands in a row."""
 _CONVERTED_AT_A_TIME = 2
 """More would only take Python's lock from the event loop in turn."""
 
@@ -152,8 +155,13 @@ class Ingest:
         dataset = self._sources.dataset(href, reading, file)
         return Ingested(dataset, {"decode": time.perf_counter() - start})
 
-    def from_arrays(self, arrays: dict[str, list[Any]], reading: Reading, pointer: str) -> Ingested:
-        """Make a dataset of columns given as JSON arrays; `pointer` is where they stand."""
+    def from_arrays(
+        self, arrays: dict[str, list[Any]], reading: Reading, pointer: str, by_row: bool = False
+    ) -> Ingested:
+        """Make a dataset of columns given as JSON arrays; `pointer` is where they stand.
+
+        `by_row`, where they were made of records.
+        """
         start = time.perf_counter()
         if len(arrays) > self._limits.columns:
             raise errors.TooLarge(
@@ -168,21 +176,21 @@ class Ingest:
                     f"{pointer}: the arrays differ in length: {columns.lat!r} has {rows} values, "
                     f"{name[:80]!r} has {len(values)}"
                 )
+        place = f"{pointer}/{{1}}/{{0}}" if by_row else f"{pointer}/{{0}}/{{1}}"
         batch = pa.RecordBatch.from_arrays(
             [
-                _numbers(values, name, pointer)
-                if name in (columns.lat, columns.lon)
-                else _any_values(values, name, pointer)
+                (_numbers if name in columns[:2] else _any_values)(values, name, place.format)
                 for name, values in arrays.items()
             ],
             [*arrays],
         )
         table = Table(batch.schema, iter([batch]), rows)
+        reading = reading._replace(lat=columns.lat, lon=columns.lon)
         dataset = canonicalise(table, reading, pointer, None, self._limits)
         return Ingested(dataset, {"decode": time.perf_counter() - start})
 
 
-def _numbers(values: list[Any], name: str, pointer: str) -> pa.Array:
+def _numbers(values: list[Any], name: str, place: Place) -> pa.Array:
     # pyarrow is quick but knows neither the row that is wrong nor that true is no number: it makes
     # it 1, and false 0.
     with suppress(pa.ArrowException):
@@ -198,23 +206,24 @@ def _numbers(values: list[Any], name: str, pointer: str) -> pa.Array:
             numbers.append(None if value is None else float(value))
         except (TypeError, OverflowError):
             shown = repr(value)[:80]
-            raise errors.InvalidInput(
-                f"{pointer}/{name}/{row}: {shown} is not a number",
-                [{"pointer": f"{pointer}/{errors.step(name)}/{row}", "column": name, "row": row}],
-            ) from None
+            raise _refusal(name, row, place, f"{shown} is not a number") from None
     return pa.array(numbers, pa.float64())
 
 
-def _any_values(values: list[Any], name: str, pointer: str) -> pa.Array:
+def _refusal(name: str, row: int, place: Place, detail: str) -> errors.Problem:
+    pointer = place(errors.step(name), row)
+    told = {"pointer": pointer, "column": name, "row": row}
+    return errors.InvalidInput(f"{pointer}: {detail}", [told])
+
+
+def _any_values(values: list[Any], name: str, place: Place) -> pa.Array:
     for row, value in enumerate(values):
         if isinstance(value, list | dict):
-            raise errors.InvalidInput(
-                f"{pointer}/{name}/{row}: arrays hold numbers, texts, true, false and null",
-                [{"pointer": f"{pointer}/{errors.step(name)}/{row}", "column": name, "row": row}],
-            )
+            detail = "points have numbers, texts, true, false and null"
+            raise _refusal(name, row, place, detail)
     try:
         array = pa.array(values)
     except (pa.ArrowException, OverflowError) as error:
-        detail = f"{pointer}/{name}: values of different kinds: {error}"
+        detail = f"from {place(errors.step(name), 0)} on: values of different kinds: {error}"
         raise errors.InvalidInput(detail) from error
     return array.cast(pa.string()) if pa.types.is_null(array.type) else array

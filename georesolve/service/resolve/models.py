@@ -34,14 +34,13 @@ from georesolve.service.receiving.models import ColumnName, FeatureCollection, T
 from georesolve.service.receiving.uploads import Upload
 from georesolve.service.store.names import FORM
 from georesolve.service.store.rows import Delivery
+from georesolve.tables import NoRecord, columns_of
 from georesolve.workers.datasets import Dataset
-from georesolve.workers.jobs import MatchOptions, Question
+from georesolve.workers.jobs import QUESTION_OF, MatchOptions, Question
 
 ROLES: tuple[Role, Role] = ("observations", "references")
 _MOST_ROWS = 1 << 40
 _OPTIONS = {one.name: one for one in fields(MatchOptions)}
-QUESTION_OF = {name: one.metadata["of"] for name, one in _OPTIONS.items() if "of" in one.metadata}
-"""Options of one question alone."""
 _CHECKED: dict[Question, tuple[Any, dict[str, Any]]] = {
     "nearest": (Options, {}),
     "within": (WithinOptions, {"distance_m": None}),
@@ -50,10 +49,14 @@ _CHECKED: dict[Question, tuple[Any, dict[str, Any]]] = {
 
 
 class Arrays(NamedTuple):
-    """Arrays by column name; `place` is where they stand in the value of the point set."""
+    """Arrays by column name; `place` is where they stand in the value of the point set.
+
+    `by_row`, because they came as records.
+    """
 
     columns: dict[str, list[Any]]
     place: str
+    by_row: bool = False
 
 
 class GeoJson(NamedTuple):
@@ -75,6 +78,10 @@ _Address = Annotated[str, Field(pattern="^(file|s3|https)://", max_length=LONGES
 
 class PointColumns(RootModel[dict[str, list[_Scalar]]]):
     """Arrays by column name, all of one length; coordinates are numbers."""
+
+
+class PointRecords(RootModel[Annotated[list[dict[str, _Scalar]], Field(min_length=1)]]):
+    """An object for each point, all of the same keys; coordinates are numbers."""
 
 
 class _Closed(BaseModel):
@@ -102,6 +109,7 @@ _Plain = (
     | DatasetReference
     | SourceReference
     | PointColumns
+    | PointRecords
     | FeatureCollection
 )
 
@@ -136,7 +144,9 @@ def _source(given: Any, steps: tuple[str, ...] = ()) -> PointSource:
         case str():
             return _named(given, steps)
         # OGC API wraps an object that stands for an input in another.
-        case {"value": str() | dict() as value, **rest} if rest.keys() <= _BESIDE_VALUE:
+        case {"value": (str() | dict() | [dict(), *_]) as value, **rest} if (
+            rest.keys() <= _BESIDE_VALUE
+        ):
             return _source(value, (*steps, "value"))
         case {"dataset": str(id), **rest} if not rest:
             return _named(f"dataset:{id}", steps)
@@ -154,11 +164,17 @@ def _source(given: Any, steps: tuple[str, ...] = ()) -> PointSource:
                         "FeatureCollection",
                     )
             return Arrays(given, "/value" * len(steps))
+        case [dict(), *_]:
+            try:
+                return Arrays(columns_of(given), "/value" * len(steps), by_row=True)
+            except NoRecord as error:
+                place = (str(error.row), *filter(None, [error.column]))
+                raise _error((*steps, *place), error.detail) from None
     kinds = {list: "an array", bool: "true or false", type(None): "null"}
     raise _error(
         steps,
-        "{kind} is no point set: give one array for each column, as in {example}, a registered "
-        "dataset, or a GeoJSON FeatureCollection",
+        "{kind} is no point set: give one array for each column, as in {example}, records, a "
+        "registered dataset, or a GeoJSON FeatureCollection",
         kind=kinds.get(type(given), "a number"),
         example='{"lat": [52.5], "lon": [13.4]}',
     )
@@ -321,8 +337,8 @@ class JobParameters(MatchParameters):
 _POINTS = (
     'a registered dataset as {"dataset": "<id>"} or "dataset:<id>", Parquet files below a prefix '
     'that the operator listed as {"href": "s3://bucket/folder/*.parquet"}, arrays by column name '
-    'such as {"lat": [52.5], "lon": [13.4]}, or a GeoJSON FeatureCollection of points; also as '
-    "the member 'value' of an object"
+    'such as {"lat": [52.5], "lon": [13.4]}, records such as [{"lat": 52.5, "lon": 13.4}], or a '
+    "GeoJSON FeatureCollection of points; also as the member 'value' of an object"
 )
 
 

@@ -148,11 +148,12 @@ async def _made(
                 keep_upload, content, folder.path, "application/geo+json", place + inside
             )
             return await ingest.from_upload(upload, reading, folder.path, owner)
-        case Arrays(columns, inside) if is_short and _are_few(columns):
-            return ingest.from_arrays(columns, reading, place + inside)
-        case Arrays(columns, inside):
+        case Arrays(columns, inside, by_row):
+            given = columns, reading, place + inside, by_row
+            if is_short and _are_few(columns):
+                return ingest.from_arrays(*given)
             async with ingest.converting.place(owner):
-                return await pools.compute(ingest.from_arrays, columns, reading, place + inside)
+                return await pools.compute(ingest.from_arrays, *given)
 
 
 def _are_few(columns: dict[str, list[Any]]) -> bool:
