@@ -73,12 +73,10 @@ def find_columns(names: list[str], given: Reading, file: str) -> Columns:
 
     A name that the user gave must exist; one not given is recognised, case-insensitively.
     """
-    for name, times in Counter(names).items():
-        if times > 1:
-            what = f"the column {name!r} appears {times} times"
-            raise _error(
-                file, name, what if name else f"{times} columns have no name: give each one"
-            )
+    if len(set(names)) < len(names):
+        [(name, times)] = Counter(names).most_common(1)
+        what = f"the column {name!r} appears {times} times"
+        raise _error(file, name, what if name else f"{times} columns have no name: give each one")
     if given.geometry is not None and (given.lat is not None or given.lon is not None):
         raise _error(
             file,

@@ -87,15 +87,16 @@ class PointTable:
             seen += batch.num_rows
             if seen > self._bounds.rows:
                 raise TooLarge(f"{self._file}: more rows than the limit of {self._bounds.rows}")
-            arrays = [
-                array if array.type == field.type else pc.cast(array, field.type, safe=False)
-                for array, field in zip(batch.columns, self.schema, strict=True)
-            ]
-            checked = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-            lat, lon = (degrees(checked[name]) for name in self.columns[:2])
+            if batch.schema != self.schema:
+                arrays = [
+                    array if array.type == field.type else pc.cast(array, field.type, safe=False)
+                    for array, field in zip(batch.columns, self.schema, strict=True)
+                ]
+                batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            lat, lon = (degrees(batch[name]) for name in self.columns[:2])
             for rows in slices(batch.num_rows):
                 self.findings.evidence.add(lat[rows], lon[rows])
-            yield checked
+            yield batch
         if self._declared_rows not in (None, seen):
             raise InvalidInput(
                 f"{self._file}: the file says that it has {self._declared_rows} rows, and has "

@@ -140,7 +140,8 @@ def _read(result: Rows) -> Iterator[pa.RecordBatch]:
     """All rows, in batches of `_BATCH_ROWS`, or fewer where those decoded so far take much."""
     held: list[pa.RecordBatch] = []
     size = 0
-    for batch in result.iter_batches(_READ_ROWS):
+    # To wake threads takes longer than to decode so few rows.
+    for batch in result.iter_batches(_READ_ROWS, use_threads=False):
         held.append(batch)
         size += batch.nbytes
         if len(held) * _READ_ROWS >= _BATCH_ROWS or size > _BATCH_BYTES:

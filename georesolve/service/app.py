@@ -102,6 +102,8 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
         openapi_url="/api",
         docs_url=None,
         redoc_url=None,
+        # Whether they are wanted is otherwise asked with every request.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.add_middleware(Access, settings=settings, metrics=metrics)
     if origins := settings.origins():

@@ -4,9 +4,10 @@ import re
 from typing import Annotated, Any, NotRequired
 
 from fastapi import FastAPI
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, APIRouter
 from fastapi.security import APIKeyHeader, HTTPBearer
 from pydantic import Field
+from starlette.routing import BaseRoute
 from typing_extensions import TypedDict
 
 from georesolve.service.auth.access import OPEN_PATHS
@@ -72,8 +73,19 @@ class DescribedApp(FastAPI):
     """An application whose description tells of keys and refusals, always with a problem."""
 
     def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
         # Where it knows other refusals, FastAPI does not suppose that any query is answered 422.
-        super().__init__(**settings, responses=_REFUSALS, generate_unique_id_function=_operation_id)
+        self._rooms = APIRouter(responses=_REFUSALS, generate_unique_id_function=_operation_id)
+
+    def include_router(self, router: APIRouter, **settings: Any) -> None:
+        """Add the routes of a room: a request finds them at once, and not by way of their room."""
+        self._rooms.include_router(router, **settings)
+        self.router.routes.extend(router.routes)
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """The routes as they are described."""
+        return self._rooms.routes
 
     def openapi(self) -> dict[str, Any]:
         """The description, made once."""

@@ -6,7 +6,7 @@ Fronts of one machine count in one folder, and the runner tells its own in the d
 import os
 from collections import defaultdict
 from collections.abc import Iterable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from prometheus_client import (
@@ -72,6 +72,8 @@ class Metrics:
             ["route", "method", "status"],
             buckets=_REQUEST_SECONDS,
         )
+        # Labels have few values, and to look their series up takes longer than to count.
+        self._of_requests = cache(self._requests.labels)
         self._received = counter("georesolve_received_bytes", "Bytes of the bodies of requests.")
         self.wrong_keys = counter(
             "georesolve_wrong_keys", "Requests with a key that opens nothing."
@@ -105,13 +107,14 @@ class Metrics:
         self._rows_out = counter(
             "georesolve_rows_out", "Rows of the results, by status of the row.", ["by", "status"]
         )
+        self._in_by, self._out_by = cache(self._rows_in.labels), cache(self._rows_out.labels)
 
     def count_request(
         self, route: str, method: str, status: int, seconds: float, received_bytes: int
     ) -> None:
         """Count a request that has been answered."""
         known = method if method in _METHODS else "other"
-        self._requests.labels(route, known, status).observe(seconds)
+        self._of_requests(route, known, status).observe(seconds)
         self._received.inc(received_bytes)
 
     def count_job(
@@ -134,10 +137,10 @@ class Metrics:
 
     def count_rows(self, by: str, observations: int, counts: dict[str, int]) -> None:
         """Count observations that were resolved, and what became of them."""
-        self._rows_in.labels(by).inc(observations)
+        self._in_by(by).inc(observations)
         for status, rows in counts.items():
             if rows:
-                self._rows_out.labels(by, status).inc(rows)
+                self._out_by(by, status).inc(rows)
 
     def text(self, of_runner: str, state: Iterable[Metric]) -> bytes:
         """All metrics as Prometheus reads them, with those `of_runner` and the `state` now."""

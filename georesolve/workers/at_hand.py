@@ -3,7 +3,6 @@
 The bytes of an answer are those of a job, whatever device that has. Nothing is kept of it.
 """
 
-import io
 import logging
 import threading
 import time
@@ -30,7 +29,14 @@ from georesolve.workers.plan import Chunk, rows_a_group
 from georesolve.workers.rates import QUICKLY_INDEXED, rows_a_second
 from georesolve.workers.references import forget_all, is_resident, load_all, pieces, resident_index
 from georesolve.workers.rehearsal import spiral_set
-from georesolve.workers.result import TableRows, geometries, provenance, write_rows
+from georesolve.workers.result import (
+    Rows,
+    TableRows,
+    geometries,
+    opened,
+    provenance,
+    write_rows,
+)
 from georesolve.workers.search import search
 from georesolve.workers.sources import SourceFiles
 
@@ -41,7 +47,7 @@ _CARRIED_BYTES = 2**26
 _ALGORITHMS: tuple[Algorithm, ...] = ("tree", "brute")
 _REHEARSED_ROWS = (10, 500)
 """Few observations and many take different ways through the search."""
-_SECONDS_A_CORE = 0.00005
+_SECONDS_A_CORE = 0.0002
 """For less, another core is not worth waking. By the estimate: a few hundred observations, which
 take several times as long where they are far apart."""
 _QUICK_ROWS = 2_048
@@ -52,6 +58,8 @@ QUICK_STEPS = 4_000_000
 MOST_STEPS = 400_000_000
 """Of one that keeps other small jobs waiting: a quarter of a second. Those of points that are
 spread take a hundredth of it."""
+_AS_WRITTEN = {pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.bool_()}
+"""Types of columns that are the same bytes once they are written and read, without nulls."""
 _warming = threading.Lock()
 
 
@@ -78,9 +86,22 @@ class AtHandAnswer(NamedTuple):
     @property
     def content(self) -> bytes:
         """The result file, the same bytes as a job's own."""
-        sink = io.BytesIO()
+        sink = pa.BufferOutputStream()
         write_rows(sink, self.rows.replace_schema_metadata(provenance(self.job, self.counts)))
-        return sink.getvalue()
+        return bytes(sink.getvalue())
+
+    @property
+    def decoded(self) -> Rows:
+        """The rows as they are read of the file, which is made where a value may differ in that."""
+        table = self.rows
+        if all(
+            (field.type in _AS_WRITTEN or field.name == "status") and not column.null_count
+            for field, column in zip(table.schema, table.columns, strict=True)
+        ):
+            about = provenance(self.job, self.counts)
+            return TableRows(table.replace_schema_metadata(about))
+        rows: Rows = opened(pa.BufferReader(self.content))
+        return rows
 
     @property
     def plain(self) -> TableRows:

@@ -286,7 +286,7 @@ def recut(tables: Iterable[pa.Table], size: int) -> Iterator[pa.Table]:
             yield whole.slice(0, size)
             waiting, rows, given = [whole.slice(size)], rows - size, True
     if rows or not given:
-        yield pa.concat_tables(waiting)
+        yield pa.concat_tables(waiting) if len(waiting) > 1 else waiting[0]
 
 
 def row_groups_of(start: int, stop: int) -> range:

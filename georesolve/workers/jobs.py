@@ -161,12 +161,16 @@ class MatchOptions:
 
     def told(self) -> dict[str, Any]:
         """What results say of them: not the algorithm, which does not change the answer."""
-        left_out = {"algorithm", "question", *(() if self.of_pairs else ("summary",))} | {
-            one.name
-            for one in fields(self)
-            if one.metadata.get("of", self.question) != self.question
+        left_out = {"algorithm", "question", *(() if self.of_pairs else ("summary",))}
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name not in left_out and QUESTION_OF.get(name, self.question) == self.question
         }
-        return {name: value for name, value in vars(self).items() if name not in left_out}
+
+
+QUESTION_OF = {one.name: one.metadata["of"] for one in fields(MatchOptions) if "of" in one.metadata}
+"""Options of one question alone."""
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,9 @@ def configure_log(format: LogFormat) -> None:
         }
     )
     logging.captureWarnings(True)
-    # No format names them, and each is looked up for every line.
+    # No format names them, nor the line of code, and each is looked up for every line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    vars(logging)["_srcfile"] = None
 
 
 def _add_fields(record: logging.LogRecord) -> bool:

@@ -20,7 +20,7 @@ class Rows(Protocol):
     @property
     def schema_arrow(self) -> pa.Schema: ...  # noqa: D102
     def iter_batches(  # noqa: D102
-        self, batch_size: int, *, columns: list[str] | None = None
+        self, batch_size: int, *, columns: list[str] | None = None, use_threads: bool = True
     ) -> Iterator[pa.RecordBatch]: ...
 
 
@@ -36,7 +36,7 @@ class TableRows:
         return self._table.schema
 
     def iter_batches(
-        self, batch_size: int, *, columns: list[str] | None = None
+        self, batch_size: int, *, columns: list[str] | None = None, use_threads: bool = True
     ) -> Iterator[pa.RecordBatch]:
         """All rows, so many at a time."""
         table = self._table if columns is None else self._table.select(columns)
@@ -44,7 +44,7 @@ class TableRows:
 
 
 _WHOLE = ("observation", "rank", "reference")
-_OWN = (*_WHOLE, "distance_m", "bearing_deg")
+_OWN = (*_WHOLE, "distance_m", "bearing_deg", "status")
 
 
 def write_rows(where: BinaryIO | pa.NativeFile, table: pa.Table) -> None:
@@ -68,7 +68,9 @@ def write_rows(where: BinaryIO | pa.NativeFile, table: pa.Table) -> None:
             writer.write_table(table.combine_chunks(), table.num_rows)
 
 
-def opened(file: Path | BinaryIO, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+def opened(
+    file: Path | BinaryIO | pa.NativeFile, footer: pq.FileMetaData | None = None
+) -> pq.ParquetFile:
     """A result to go through once, batch by batch; a damaged page of it raises OSError.
 
     Its footer is given if it was parsed before.

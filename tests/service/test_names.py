@@ -221,6 +221,21 @@ def test_what_has_expired_and_a_job_needs_outlives_another_job_that_is_refused(t
         assert store.dataset_file(row.id).exists()
 
 
+def test_a_name_that_another_process_replaces_stands_for_the_new_one_at_once(tmp_path):
+    with closing(Store(tmp_path / "data")) as store, closing(Store(tmp_path / "data")) as other:
+        library = Library(store.of("ann"))
+        made = [store_points(points(5, seed), tmp_path / f"{seed}.parquet") for seed in range(2)]
+        ids = [library.register(Ingested(one, {}))[0].id for one in made]
+        for id in ids:
+            other.of("ann").names.put("places", id, Condition(), None)
+            assert library.known("places") is None
+            assert library.use("places").id == id
+            assert library.known("places").id == id
+        assert library.of(store.of("bob")).known("places") is None
+        other.of("ann").names.remove("places", None)
+        assert library.known("places") is None
+
+
 def test_an_older_version_is_removed_alone(service, name):
     put(service, name, 50), put(service, name, 51)
     assert service.delete(f"/datasets/{name}@1").status_code == 204

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from georesolve.workers.rates import QUICKLY_INDEXED
-from tests.conftest import ROOT, points, sphere, wait_until
+from tests.conftest import ROOT, finished, points, run_nearest, sphere, wait_until
 from tests.oracle import nearest
 from tests.service.test_jobs import PARQUET, files_of, parquet
 
@@ -87,6 +87,28 @@ def test_the_answer_has_the_format_that_is_accepted(service):
     assert text.splitlines()[1] == '0,0,0,"matched"'
     refused = service.post("/nearest", json=body, headers={"Accept": "text/html"})
     assert "leave the header out for application/json" in problem(refused, 406, "not-acceptable")
+
+
+def records(columns):
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+@pytest.mark.parametrize("rows", [1, 40, 13_000])
+def test_records_are_the_arrays_that_they_make(service, rows):
+    sets = {"observations": arrays(rows, 62), "references": arrays(30, 63)}
+    sets["observations"]["id"] = [f"observation {row}" for row in range(rows)]
+    sets["references"]["name"] = [None if row % 3 else f"site {row}" for row in range(30)]
+    options = {"columns": ["name"]}
+    as_records = {role: records(columns) for role, columns in sets.items()}
+    wrapped = {role: {"value": one} for role, one in as_records.items()}
+    expected = service.post("/nearest", json=sets | options).raise_for_status().content
+    for body in (as_records, wrapped):
+        assert service.post("/nearest", json=body | options).raise_for_status().content == expected
+    found = run_nearest(service, as_records | options, headers={"Accept": "application/json"})
+    assert found.content == expected
+    pairs = {"distance_m": 2_000_000}
+    expected = service.post("/within", json=sets | pairs).raise_for_status().content
+    assert service.post("/within", json=as_records | pairs).content == expected
 
 
 @pytest.mark.usefixtures("kept")
@@ -211,6 +233,25 @@ def test_the_first_answer_and_those_of_the_event_loop_are_the_same_bytes(service
     # It was used a moment ago, and is not there any more.
     gone = service.post("/nearest", json=body)
     assert id in problem(gone, 404, "no-such-dataset")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"k": 3, "columns": ["name"]}, {"max_distance_m": 300_000}, {"columns": ["kind", "when"]}],
+)
+def test_an_arrow_stream_is_that_of_a_job(service, options):
+    kinds = pa.array(["a", "b"] * 1_000).dictionary_encode()
+    times = pa.array([None, 86_400_000] * 1_000, pa.date64())
+    table = points(2_000, 64, name=[f"site {i}" for i in range(2_000)], kind=kinds, when=times)
+    id = register(service, table)
+    body = {"observations": arrays(3_000, 65), "references": f"dataset:{id}", **options}
+    answer = service.post("/nearest", json=body, headers={"Accept": ARROW}).raise_for_status()
+    job = run_nearest(service, body, {"Prefer": "respond-async"}).raise_for_status().json()["id"]
+    assert finished(service, f"/jobs/{job}")["status"] == "successful"
+    whole = service.get(f"/jobs/{job}/results/matches.arrows").raise_for_status()
+    assert answer.content == whole.content
+    service.delete(f"/jobs/{job}").raise_for_status()
+    service.delete(f"/datasets/{id}").raise_for_status()
 
 
 def test_one_point_is_asked_for_by_its_address(service):

@@ -1,5 +1,6 @@
 """Who may ask: the key of a request names its owner; without keys, only this machine asks."""
 
+import asyncio
 import base64
 import contextlib
 import hmac
@@ -10,7 +11,6 @@ import time
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Annotated, Any
 
-from anyio.functools import lru_cache
 from fastapi import Depends, Request
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import HTTPConnection
@@ -72,6 +72,7 @@ class Access:
         self._app = app
         self._metrics = metrics
         self._wrong_keys = WrongKeys()
+        self._valid, self._valid_until, self._reading = dict[str, Key](), 0.0, asyncio.Lock()
         self._is_open = settings.is_open
         self._hosts = settings.hosts()
         self._origins = settings.origins()
@@ -104,7 +105,9 @@ class Access:
 
     async def _caller_of(self, connection: HTTPConnection) -> tuple[str, KeyRole]:
         keys: Keys = connection.app.state.store.keys
-        valid = await _valid(keys)
+        if time.monotonic() > self._valid_until:
+            await self._read(keys)
+        valid = self._valid
         if not valid and self._is_open:
             _refuse_other_sites(connection, self._origins)
             return "", "user"
@@ -121,6 +124,20 @@ class Access:
             with contextlib.suppress(SQLAlchemyError):
                 await pools.database(keys.note_use, key)
         return key.id, key.role
+
+    async def _read(self, keys: Keys) -> None:
+        """Read the keys that were not revoked, by what they begin with: one request for all."""
+        async with self._reading:
+            if time.monotonic() <= self._valid_until:
+                return
+            try:
+                known = await pools.database(keys.all)
+            except SQLAlchemyError as error:
+                # What stands outside of the handlers of errors answers for itself.
+                logger.error("the keys cannot be read: %s", error)
+                raise errors.store_away() from error
+            self._valid = {key.prefix: key for key in known if key.revoked is None}
+            self._valid_until = time.monotonic() + _READ_SECONDS
 
     def _refusal(self, connection: HTTPConnection) -> errors.Problem:
         """The answer to a wrong key; the right one is taken from any address, at any time."""
@@ -187,18 +204,6 @@ def own(name: str) -> Any:
     return Depends(found)
 
 
-@lru_cache(maxsize=None, ttl=_READ_SECONDS)
-async def _valid(keys: Keys) -> dict[str, Key]:
-    """The keys that were not revoked, by what they begin with; read by one request for all."""
-    try:
-        known = await pools.database(keys.all)
-    except SQLAlchemyError as error:
-        # What stands outside of the handlers of errors answers for itself.
-        logger.error("the keys cannot be read: %s", error)
-        raise errors.store_away() from error
-    return {key.prefix: key for key in known if key.revoked is None}
-
-
 def _refuse_beyond(key: Key, connection: HTTPConnection) -> None:
     """Refuse what a key may not do any more, or not by its role."""
     if key.has_expired:
@@ -217,13 +222,15 @@ def _refuse_beyond(key: Key, connection: HTTPConnection) -> None:
 def _refuse_other_sites(connection: HTTPConnection, allowed: tuple[str, ...]) -> None:
     """Refuse what a page of another site makes a browser send, unless its origin is allowed."""
     method = connection.scope.get("method", "GET")
+    if method in _SAFE_METHODS:
+        return
     # Browsers tell the site to loopback and over TLS only, and take all ports of a name for one.
-    site, origin = (connection.headers.get(name) for name in ("sec-fetch-site", "origin"))
-    here = connection.headers.get("host", "").lower()
+    site, origin = map(connection.headers.get, ("sec-fetch-site", "origin"))
     is_own = site in ("same-origin", "none", None) and (
-        origin is None or origin.partition("://")[2].lower() == here
+        origin is None
+        or origin.partition("://")[2].lower() == connection.headers.get("host", "").lower()
     )
-    if method not in _SAFE_METHODS and not is_own and not {origin, "*"} & set(allowed):
+    if not is_own and not {origin, "*"} & set(allowed):
         raise errors.Forbidden(
             f"a page of another site ({(origin or 'unknown')[:80]}) sent this {method}, which only "
             "programs and the service's own pages may: name the origin in the setting cors_origins"

@@ -65,6 +65,8 @@ class Library:
         # Rows as they were used last, and how long they hold: what an id stands for never changes
         # but in when it expires.
         self._used: dict[str, _Used] = {}
+        # The ids that names stood for, by owner and name, and which state of the database said so.
+        self._named: dict[tuple[str | None, str], tuple[str, object]] = {}
         until_noted = 3600 * self._hours * (1 - _NOTED_FROM) or _USED_SECONDS
         self._used_seconds = min(_USED_SECONDS, until_noted)
         self.indexes = IndexFolder(store.indexes_folder, index_bytes, must_stay_free)
@@ -73,6 +75,7 @@ class Library:
     def forget_used(self) -> None:
         """Look for used datasets again: another front may have removed one."""
         self._used.clear()
+        self._named.clear()
 
     def of(self, store: Store) -> Self:
         """The same with the store as one owner sees it; it touches no file."""
@@ -157,7 +160,11 @@ class Library:
         return row
 
     def _id_of(self, text: str) -> str:
-        if id := text if is_id(text) else self.store.names.find(text):
+        if is_id(text):
+            return text
+        version = self.store.changes.version()
+        if id := self.store.names.find(text):
+            self._named[self.store.owner, text] = id, version
             return id
         raise _unknown(text)
 
@@ -205,7 +212,14 @@ class Library:
         return row
 
     def known(self, id: str) -> DatasetRow | None:
-        """The dataset with this id if it was used a moment ago: nothing is asked or looked at."""
+        """The dataset with this id or name if it was used a moment ago: no file is looked at.
+
+        What a name stands for holds until the database changes.
+        """
+        if not is_id(id):
+            id, version = self._named.get((self.store.owner, id), ("", None))
+            if version is None or version != self.store.changes.version():
+                return None
         used = self._used.get(id)
         is_seen = used is not None and monotonic() <= used.seen + _SEEN_SECONDS
         return used.row if used and is_seen and self._holds(used) else None

@@ -92,9 +92,11 @@ class _Body:
         self._is_stored = self._is_coming and (not is_inline or path.startswith("/datasets"))
         self._size = self._looked_at = 0
         # RFC 9530; unknown kinds say nothing.
-        members = (one.partition("=") for one in headers.get("content-digest", "").split(","))
-        named = ((name.strip(), value.strip().strip(":")) for name, _, value in members)
-        self._digests = {name: (its, _DIGESTS[name]()) for name, its in named if name in _DIGESTS}
+        self._digests: dict[str, tuple[str, Any]] = {}
+        for one in headers.getlist("content-digest"):
+            for name, _, value in (member.partition("=") for member in one.split(",")):
+                if (kind := name.strip()) in _DIGESTS:
+                    self._digests[kind] = value.strip().strip(":"), _DIGESTS[kind]()
 
     async def receive(self) -> Message:
         """The next message, as ASGI has them."""

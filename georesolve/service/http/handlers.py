@@ -81,7 +81,7 @@ def _allowed(request: Request) -> list[str]:
         for method in ("GET", "POST", "PUT", "DELETE")
         if any(
             route.matches({**request.scope, "method": method})[0] == Match.FULL
-            for route in request.app.routes
+            for route in request.app.router.routes
         )
     ]
     return taken + ["HEAD"] * ("GET" in taken)

@@ -15,12 +15,13 @@ from georesolve.service import errors
 from georesolve.service.http import examples, openapi
 from georesolve.service.links import OGC_RELATION, Link, base_of
 from georesolve.service.receiving.ingest import Folder
-from georesolve.service.resolve.models import QUESTION_OF, MatchExecution, MatchInputs
+from georesolve.service.resolve.models import MatchExecution, MatchInputs
 from georesolve.service.resolve.requests import TermsOfRequest, json_content, parsed
 from georesolve.service.resolve.router import TAKEN, ServiceContext, answer
 from georesolve.service.resolve.sets import Asked, asked_by
 from georesolve.service.results.models import IN_DOCUMENT, matches_answer
 from georesolve.service.store.rows import ProcessId
+from georesolve.workers.jobs import QUESTION_OF
 
 router = APIRouter(tags=["processes"])
 

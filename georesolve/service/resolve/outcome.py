@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import io
 import logging
 import time
 from collections.abc import Callable, Coroutine
@@ -40,7 +39,7 @@ from georesolve.workers.jobs import Job
 from georesolve.workers.places import place_of
 from georesolve.workers.rates import QUICKLY_INDEXED, most_at_hand
 from georesolve.workers.references import is_resident
-from georesolve.workers.result import Rows, opened
+from georesolve.workers.result import Rows
 from georesolve.workers.sampling import sampled
 from georesolve.workers.sources import SourceFailed
 
@@ -52,6 +51,9 @@ _BEYOND = "send files to /resolve, or, for a job, an execution to /processes/nea
 _SMALL_SETS_BYTES = 16 << 20
 """Sets of a request that take no more are kept as long as its result: for GeoJSON, which has their
 coordinates, whether that was asked for in time or not."""
+
+_NO_FOLDER = Path()
+"""Of what is answered at once: nothing is written."""
 
 Gone = Callable[[], Coroutine[Any, Any, NoReturn]]
 """Waits until the client has gone, and raises then."""
@@ -164,9 +166,8 @@ def _look_up(
 ) -> SmallAnswer:
     """The answer, found in this thread."""
     observations, references = asked.datasets
-    # It has no folder: nothing is written.
     indexes = service.library.indexes_of(asked.references)
-    job = Job("at hand", Path(), observations, references, asked.options, indexes)
+    job = Job("at hand", _NO_FOLDER, observations, references, asked.options, indexes)
     try:
         answer = resolve_at_hand(job, most_steps)
     except SourceFailed as failed:
@@ -177,7 +178,7 @@ def _look_up(
         content = answer.content
     else:
         # An Arrow stream is that of the file: it says where it comes from.
-        rows = answer.plain if format.is_text else opened(io.BytesIO(answer.content))
+        rows = answer.plain if format.is_text else answer.decoded
         content = converted(rows, format, lambda role: getattr(asked, role).dataset)
     written = time.perf_counter()
     seconds = {"at_hand": written - start, **answer.seconds, "write": written - resolved}

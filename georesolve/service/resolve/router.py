@@ -2,12 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Annotated, NoReturn
+from inspect import signature
+from typing import Annotated, Any, NoReturn
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from georesolve.intake.representations import ARROW, JSON
@@ -42,8 +44,17 @@ from georesolve.service.results.models import matches_answer
 from georesolve.service.store.rows import LIVE, JobRow
 from georesolve.workers.jobs import Question
 
-router = APIRouter(tags=["resolve"])
 
+class _Plain(APIRoute):
+    """A route whose handler may take the request alone: then FastAPI has nothing to find for it."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Called by FastAPI for what answers a request."""
+        is_plain = [*signature(self.endpoint).parameters] == ["request"]
+        return self.endpoint if is_plain else super().get_route_handler()
+
+
+router = APIRouter(tags=["resolve"], route_class=_Plain)
 
 ServiceContext = Annotated[Service, own("service")]
 """The service as the owner sees it whose key the request has: see `service.auth.access`."""
@@ -78,10 +89,11 @@ _AT_ONCE = matches_answer("the matches, in the format that Accept likes best", f
 async def nearest(request: Request) -> Response:
     """Find the nearest references of a few observations, in milliseconds.
 
-    The body is JSON: both point sets, each as arrays by column name, GeoJSON or a registered
-    dataset, and beside them the options. The answer is JSON if `Accept` wants nothing else. No job
-    is made, and nothing is kept. What is larger than a small search (observations times `k` beyond
-    65 536, more than an estimated 50 ms) is refused with 413: it goes to `/resolve`.
+    The body is JSON: both point sets, each as arrays by column name, records, GeoJSON or a
+    registered dataset, and beside them the options. The answer is JSON if `Accept` wants nothing
+    else. No job is made, and nothing is kept. What is larger than a small search (observations
+    times `k` beyond 65 536, more than an estimated 50 ms) is refused with 413: it goes to
+    `/resolve`.
 
     The observations may also be an Arrow stream as the body (`Content-Type:
     application/vnd.apache.arrow.stream`), with `references=dataset:<id>` and the options in the

@@ -92,6 +92,8 @@ class Store(Queries):
         self.keys = Keys(self._engine)
         self.writable = Probe(self._try)
         self._fence: sa.ColumnElement[bool] = sa.true()
+        # What `of` gave: every request asks for one.
+        self._views: dict[tuple[str, bool], Self] = {}
         self._name = name_of_database(data_dir, database_url)
 
     def _try(self) -> None:
@@ -102,9 +104,11 @@ class Store(Queries):
 
     def of(self, owner: str, *, sees_all: bool = False) -> Self:
         """The same store as one owner sees it: rows of others are not there, unless it sees all."""
-        own = copy.copy(self)
-        own.owner, own.sees_all = owner, sees_all
-        return own
+        whose = owner, sees_all
+        if whose not in self._views:
+            own = self._views[whose] = copy.copy(self)
+            own.owner, own.sees_all = whose
+        return self._views[whose]
 
     def _seen(self, table: sa.Table) -> sa.ColumnElement[bool]:
         return sa.true() if self.sees_all else self._own(table)
@@ -165,6 +169,7 @@ class Store(Queries):
 
     def close(self) -> None:
         """Close all connections."""
+        self.changes.close()
         self._engine.dispose()
 
     def dataset_file(self, id: str) -> Path | Object:
