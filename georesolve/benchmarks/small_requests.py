@@ -4,7 +4,8 @@
 
 `wrk` (of the Debian package of that name) posts observations as JSON to `/nearest` of the service
 and to `benchmarks.bare_app`, in turns of a few seconds in shuffled order, as one client and as
-many. Both answer in Parquet; one client asks the service for other formats, too. `cpu` is the
+many. Both answer in Parquet, the service also where its set is called by a name; one client asks it
+for other formats, too. `cpu` is the
 processor time of a request, which a busy machine changes least. Then the service
 is asked alone, by stage: `http` is what it does nothing in, the answer of ``/livez``.
 """
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -231,17 +233,18 @@ def main() -> None:
             running(options.device, where / "data", where / "log") as client,
             bare_app(where / "references.parquet") as (pid, url),
         ):
-            made = client.post(
-                "/datasets", content=points, headers={"Content-Type": PARQUET.media_type}
-            )
+            headers = {"Content-Type": PARQUET.media_type}
+            made = client.put("/datasets/places", content=points, headers=headers)
             dataset = made.raise_for_status().json()["id"]
             bodies = tuple(body_of(options.rows, seed, dataset) for seed in range(_BODIES))
+            named = tuple(body_of(options.rows, seed, "places") for seed in range(_BODIES))
             streams = tuple(stream_of(options.rows, seed) for seed in range(_BODIES))
             own = str(client.base_url).rstrip("/")
             query = f"/nearest?references=dataset:{dataset}"
             pair = {
                 "bare app": Case([psutil.Process(pid)], url, "/nearest", JSON, PARQUET, bodies),
                 "service": Case(front_processes(), own, "/nearest", JSON, PARQUET, bodies),
+                "service, by name": Case(front_processes(), own, "/nearest", JSON, PARQUET, named),
             }
             others = {
                 "service, JSON out": Case(front_processes(), own, "/nearest", JSON, JSON, bodies),
@@ -274,11 +277,13 @@ def _print(figures: dict[str, Any]) -> None:
             print(
                 f"{clients:<10}{name:<28}{rate:>12.0f}{spread:>18}{p50:>8.2f}{p99:>8.2f}{taken:>8.2f}"
             )
-        for figure in ("requests_a_second", "p50", "processor_ms"):
-            pairs = zip(cases["service"], cases["bare app"], strict=True)
+        for name, figure in product(
+            ("service", "service, by name"), ("requests_a_second", "p50", "processor_ms")
+        ):
+            pairs = zip(cases[name], cases["bare app"], strict=True)
             ratios = sorted(own[figure] / bare[figure] for own, bare in pairs)
             print(
-                f"{clients:<10}{f'service / bare app, {figure}':<40}"
+                f"{clients:<10}{f'{name} / bare app, {figure}':<50}"
                 f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
             )
     for name in ("alone", "one observation"):

@@ -36,6 +36,8 @@ def geometries_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
 
     Metadata that nobody can read say nothing: they are refused by `geometry_of` where they count.
     """
+    if not schema.metadata:
+        return {}
     try:
         geo = _geo(schema)
         about = {name: dict(geo["columns"][name]) for name in geo.get("columns", {})}

@@ -47,7 +47,7 @@ _CARRIED_BYTES = 2**26
 _ALGORITHMS: tuple[Algorithm, ...] = ("tree", "brute")
 _REHEARSED_ROWS = (10, 500)
 """Few observations and many take different ways through the search."""
-_SECONDS_A_CORE = 0.0002
+_SECONDS_A_CORE = 0.00005
 """For less, another core is not worth waking. By the estimate: a few hundred observations, which
 take several times as long where they are far apart."""
 _QUICK_ROWS = 2_048

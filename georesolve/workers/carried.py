@@ -62,6 +62,10 @@ def carried(
     within: where they take much memory, others wait until then.
     """
     of_observations, of_references = job.carried()
+    options = job.options
+    if not (of_observations or of_references or options.near or options.how == "inner"):
+        yield rows
+        return
     widths = Carried(observations=job.observations.width(of_observations))
     # Of the references just what they take, of others at most.
     n_observations = chunk.stop - chunk.start

@@ -71,6 +71,9 @@ class Entrance:
                 answered[HEADER] = id
                 status, job = message["status"], job or _job_of(answered.get("location", ""))
             await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                # What is written leaves when the loop has its turn: before the log and all else.
+                await asyncio.sleep(0)
 
         taken: Receive = counted
         if method == "HEAD":

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
-import numpy as np
 from fastapi import Depends, Header, Request
 from pydantic import BaseModel, ValidationError, WithJsonSchema
 from starlette.datastructures import Headers
@@ -240,8 +239,7 @@ def _check_structure(content: bytes | bytearray) -> None:
 
 def _nested(content: bytes | bytearray) -> int:
     """How many arrays and objects it has at most: a text may look like some."""
-    # One bit tells `[` from `{`. `bytes.count` takes five times as long.
-    return int(np.count_nonzero(np.frombuffer(content, np.uint8) | 32 == ord("{")))
+    return content.count(b"[") + content.count(b"{")
 
 
 def _repeated_name(content: bytes | bytearray) -> str | None:
