@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
 from functools import partial, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from georesolve.service import errors
 from georesolve.service.turns import Turns
@@ -89,6 +89,25 @@ class SharedPool(_Threads):
 
         running.add_done_callback(end)
         return await asyncio.wrap_future(running)
+
+
+class Shared(Generic[T]):
+    """Work that is done once for all who ask for it meanwhile, and go on at the same time.
+
+    Behind a lock they would go on one by one, each in a turn of the event loop: while that has much
+    to do, the last of 64 waited for seconds.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[Any, asyncio.Task[T]] = {}
+
+    async def __call__(self, key: Any, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What the work gives that runs under a key, or is begun."""
+        if key not in self._running:
+            self._running[key] = asyncio.create_task(work())
+            self._running[key].add_done_callback(lambda _: self._running.pop(key))
+        # One of those who wait may be cancelled.
+        return await asyncio.shield(self._running[key])
 
 
 database = Pool("database", 8)

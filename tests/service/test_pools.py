@@ -255,3 +255,39 @@ def test_a_piece_of_gzip_is_unpacked_in_bounds():
         found.append(piece)
     assert max(map(len, found)) == 1 << 20
     assert b"".join(found) == bytes(5 << 20) + b"end"
+
+
+def test_those_who_ask_meanwhile_share_the_work_and_go_on_together():
+    async def turns_of(askers):
+        shared, gate, begun, turns, turn = pools.Shared(), asyncio.Event(), [], [], 0
+
+        def count():
+            nonlocal turn
+            turn += 1
+            asyncio.get_running_loop().call_soon(count)
+
+        async def work():
+            begun.append(turn)
+            await gate.wait()
+            return "done"
+
+        async def ask():
+            assert await shared("key", work) == "done"
+            turns.append(turn)
+
+        count()
+        asking = [asyncio.create_task(ask()) for _ in range(askers)]
+        while not begun:
+            await asyncio.sleep(0)
+        asking[0].cancel()
+        gate.set()
+        ended = await asyncio.gather(*asking, return_exceptions=True)
+        assert isinstance(ended[0], asyncio.CancelledError)
+        assert len(begun) == 1
+        assert await shared("key", work) == "done"
+        assert len(begun) == 2
+        return turns
+
+    turns = asyncio.run(turns_of(64))
+    assert len(turns) == 63
+    assert len(set(turns)) == 1

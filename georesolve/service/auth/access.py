@@ -1,6 +1,5 @@
 """Who may ask: the key of a request names its owner; without keys, only this machine asks."""
 
-import asyncio
 import base64
 import contextlib
 import hmac
@@ -72,7 +71,8 @@ class Access:
         self._app = app
         self._metrics = metrics
         self._wrong_keys = WrongKeys()
-        self._valid, self._valid_until, self._reading = dict[str, Key](), 0.0, asyncio.Lock()
+        self._valid, self._valid_until = dict[str, Key](), 0.0
+        self._reading = pools.Shared[None]()
         self._is_open = settings.is_open
         self._hosts = settings.hosts()
         self._origins = settings.origins()
@@ -106,7 +106,7 @@ class Access:
     async def _caller_of(self, connection: HTTPConnection) -> tuple[str, KeyRole]:
         keys: Keys = connection.app.state.store.keys
         if time.monotonic() > self._valid_until:
-            await self._read(keys)
+            await self._reading("keys", lambda: self._read(keys))
         valid = self._valid
         if not valid and self._is_open:
             _refuse_other_sites(connection, self._origins)
@@ -126,18 +126,15 @@ class Access:
         return key.id, key.role
 
     async def _read(self, keys: Keys) -> None:
-        """Read the keys that were not revoked, by what they begin with: one request for all."""
-        async with self._reading:
-            if time.monotonic() <= self._valid_until:
-                return
-            try:
-                known = await pools.database(keys.all)
-            except SQLAlchemyError as error:
-                # What stands outside of the handlers of errors answers for itself.
-                logger.error("the keys cannot be read: %s", error)
-                raise errors.store_away() from error
-            self._valid = {key.prefix: key for key in known if key.revoked is None}
-            self._valid_until = time.monotonic() + _READ_SECONDS
+        """Read the keys that were not revoked, by what they begin with."""
+        try:
+            known = await pools.database(keys.all)
+        except SQLAlchemyError as error:
+            # What stands outside of the handlers of errors answers for itself.
+            logger.error("the keys cannot be read: %s", error)
+            raise errors.store_away() from error
+        self._valid = {key.prefix: key for key in known if key.revoked is None}
+        self._valid_until = time.monotonic() + _READ_SECONDS
 
     def _refusal(self, connection: HTTPConnection) -> errors.Problem:
         """The answer to a wrong key; the right one is taken from any address, at any time."""

@@ -11,7 +11,7 @@ from typing import NamedTuple, Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from georesolve.service import errors
+from georesolve.service import errors, pools
 from georesolve.service.clock import in_hours, is_id, new_id, now
 from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
@@ -67,6 +67,7 @@ class Library:
         self._used: dict[str, _Used] = {}
         # The ids that names stood for, by owner and name, and which state of the database said so.
         self._named: dict[tuple[str | None, str], tuple[str, object]] = {}
+        self._asked = pools.Shared[DatasetRow]()
         until_noted = 3600 * self._hours * (1 - _NOTED_FROM) or _USED_SECONDS
         self._used_seconds = min(_USED_SECONDS, until_noted)
         self.indexes = IndexFolder(store.indexes_folder, index_bytes, must_stay_free)
@@ -210,6 +211,14 @@ class Library:
             # It expires long after what is said of it here is asked for again.
             self._used[id] = _Used(row, monotonic(), monotonic() + self._used_seconds)
         return row
+
+    async def used(self, id: str) -> DatasetRow:
+        """As `use`, called by a thread for all who ask for the same dataset meanwhile.
+
+        Threads hardly get a turn beside an event loop that has much to do: 64 of them took seconds.
+        """
+        whose = self.store.owner, id
+        return await self._asked(whose, lambda: self.store.files(self.use, id))
 
     def known(self, id: str) -> DatasetRow | None:
         """The dataset with this id or name if it was used a moment ago: no file is looked at.

@@ -135,7 +135,7 @@ async def _made(
     if isinstance(source, DatasetReference):
         if is_short and (row := service.library.known(source.dataset)) is not None:
             return row
-        return await service.store.files(service.library.use, source.dataset)
+        return await service.library.used(source.dataset)
     place, reading = inputs.pointer(role), inputs.reading_of(role)
     match source:
         case SourceReference(href=href):
