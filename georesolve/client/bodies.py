@@ -178,10 +178,13 @@ def _stream(data: Any, name: str) -> "pa.RecordBatchReader":
             data = as_table(data, name)
         elif "pandas.DataFrame" in kinds_of(data):
             # As a frame it takes three times as long, for what its index and its types may be.
-            kinds = {getattr(one, "kind", "") for one in data.dtypes}
-            if kinds <= {*"fiu"} and type(data.index).__name__ == "RangeIndex":
-                return as_table(dict(data.items()), name).to_reader()
-            for column, values in data.items():
+            columns = [*data.items()]
+            kinds = {getattr(values.dtype, "kind", "") for _, values in columns}
+            named = {str(column): values for column, values in columns}
+            is_plain = kinds <= {*"fiu"} and len(named) == len(columns)
+            if is_plain and type(data.index).__name__ == "RangeIndex":
+                return as_table(named, name).to_reader()
+            for column, values in columns:
                 if str(values.dtype).startswith(("object", "complex")):
                     as_column(values, str(column))
     except NoColumn as error:

@@ -116,6 +116,7 @@ REFUSED = {
     "text in a record": ([{"lat": 1, "lon": 2}, {"lat": "x", "lon": 2}], r"'lat'.*row 1.*'x'"),
     "a list of numbers": ([1.0, 2.0, 3.0], r"list is no .*\[\{'lat': ..., 'lon': ...\}\]"),
     "a series": (pd.Series(LAT), "Series is no "),
+    "a name twice": (pd.DataFrame([[1, 2, 3]], columns=["lat", "lon", "lon"]), "'lon'"),
 }
 
 
