@@ -44,7 +44,7 @@ class TableRows:
 
 
 _WHOLE = ("observation", "rank", "reference")
-_OWN = (*_WHOLE, "distance_m", "bearing_deg", "status")
+_OWN = (*_WHOLE, "distance_m", "bearing_deg")
 
 
 def write_rows(where: BinaryIO | pa.NativeFile, table: pa.Table) -> None:
