@@ -1,5 +1,6 @@
 """The slow and obvious answer, which shares no code with the product: numpy and a textbook."""
 
+import mpmath
 import numpy as np
 
 RADIUS_M = 6_371_008.8
@@ -124,3 +125,82 @@ def _sine_cosine(degrees):
         np.choose(quarter, [sine, cosine, -sine, -cosine]),
         np.choose(quarter, [cosine, -sine, -cosine, sine]),
     )
+
+
+def arc_chord2(vectors, a, b):
+    """Float64 squared chords from unit vectors (3, n) to the nearest points of arcs, shape (n, m).
+
+    The definition to the last bit, as that of `nearest_rows`; ends (3, m) are unit vectors.
+    """
+    p, a, b = vectors[:, :, None], a[:, None, :], b[:, None, :]
+    n = _cross(a - b, a + b)
+    square = _dot(n, n)
+    beside = (_dot(p - a, _cross(n, a)) > 0) & (_dot(p - b, _cross(b, n)) > 0)
+    height = _dot(p - a, n)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        sine2 = height * height / square
+        far = _cross(n, p)
+        chord2 = np.where(
+            sine2 <= 0.5,
+            2 * sine2 / (1 + np.sqrt(1 - sine2)),
+            2 - 2 * np.sqrt(_dot(far, far) / square),
+        )
+    ends = np.minimum(_dot(p - a, p - a), _dot(p - b, p - b))
+    nearest = np.where(beside & (square > 2.0**-90), np.minimum(ends, chord2), ends)
+    return np.where((nearest <= 2.0**-94) & (square > 0), 0, nearest)
+
+
+def _dot(a, b):
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]
+
+
+def _cross(a, b):
+    return (
+        a[1] * b[2] - a[2] * b[1],
+        a[2] * b[0] - a[0] * b[2],
+        a[0] * b[1] - a[1] * b[0],
+    )
+
+
+def arc_m(lat, lon, ends):
+    """Metres from a point to the nearest point of an arc, in 40 digits; ends (2, 2) in degrees."""
+    p, (a, b) = _vector(lat, lon), (_vector(*end) for end in ends)
+    n = _cross(a, b)
+    square = _dot(n, n)
+    if square > 0 and _dot(p, _cross(n, a)) > 0 and _dot(p, _cross(b, n)) > 0:
+        height = _dot(p, n) / mpmath.sqrt(square)
+        far = _cross(n, p)
+        angle = mpmath.atan2(abs(height), mpmath.sqrt(_dot(far, far) / square))
+    else:
+        angle = min(
+            2 * mpmath.asin(mpmath.sqrt(_dot(d, d)) / 2) for d in (_minus(p, a), _minus(p, b))
+        )
+    return RADIUS_M * angle
+
+
+def is_in_polygon(lat, lon, arcs, holds_south):
+    """Whether a polygon holds a point, in 40 digits; its arcs are ends in degrees, western first.
+
+    As often as the meridian to the south pole meets them.
+    """
+    inside = holds_south
+    for a, b in arcs:
+        apart = _eastwards(a[1], b[1])
+        if _eastwards(a[1], lon) < apart:
+            # Over a pole, the nearer one, of which no meridian has both ends.
+            height = _dot(_vector(lat, lon), _cross(_vector(*a), _vector(*b)))
+            inside ^= bool(height > 0) if abs(apart - 180) > 1e-12 else a[0] + b[0] < 0
+    return inside
+
+
+def _eastwards(lon, to_lon):
+    return (mpmath.mpf(float(to_lon)) - mpmath.mpf(float(lon))) % 360
+
+
+def _minus(a, b):
+    return [p - q for p, q in zip(a, b, strict=True)]
+
+
+def _vector(lat, lon):
+    p, q = (mpmath.radians(mpmath.mpf(float(one))) for one in (lat, lon))
+    return mpmath.cos(p) * mpmath.cos(q), mpmath.cos(p) * mpmath.sin(q), mpmath.sin(p)

@@ -7,6 +7,7 @@ from georesolve.kernels.index import ReferenceIndex, build_index, index_of
 from georesolve.kernels.merge import merge
 from georesolve.kernels.nearest import find, measure, nearest
 from georesolve.kernels.query import MAX_K, Answer, Found, Pairs, Query, StepsSpent, Within
+from georesolve.kernels.shapes import ShapeIndex, Shapes
 from georesolve.kernels.ways import ALGORITHMS, Way, way
 from georesolve.kernels.within import count_within, within
 
@@ -18,6 +19,8 @@ __all__ = [
     "Pairs",
     "Query",
     "ReferenceIndex",
+    "ShapeIndex",
+    "Shapes",
     "StepsSpent",
     "Way",
     "Within",

@@ -20,7 +20,7 @@ _DEGREES_PER_RADIAN = 180.0 / math.pi
 
 
 @njit(inline="always")
-def _direction_deg(east: float, north: float) -> float:
+def direction_deg(east: float, north: float) -> float:
     """Degrees clockwise from north, 0 to 360, 360 not included; 0 where both are 0."""
     across, along = abs(east), abs(north)
     larger, smaller = (across, along) if across > along else (along, across)
@@ -59,7 +59,7 @@ def bearing_deg(lat_deg: float, lon_deg: float, to_lat_deg: float, to_lon_deg: f
     sine, _ = sine_cosine_deg(lat_deg)
     _, cosine = sine_cosine_deg(to_lat_deg)
     twice = product(product(2.0, half), cosine)
-    return _direction_deg(
+    return direction_deg(
         product(twice, cosine_half), total(step, product(product(twice, half), sine))
     )
 

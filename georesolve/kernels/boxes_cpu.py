@@ -116,7 +116,8 @@ def _fill_leaves(thread, threads, vectors, order, n, points, rows, leaf_keys, bo
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _fill_nodes(boxes, levels):  # type: ignore[no-untyped-def]
+def fill_nodes(boxes, levels):  # type: ignore[no-untyped-def]
+    """Write the boxes of nodes above the lowest level, around those of their children."""
     for level in range(1, levels.size - 1):
         for node in range(levels[level], levels[level + 1]):
             for child in range(WIDTH):
@@ -225,5 +226,5 @@ def _tree_of(vectors: np.ndarray, order: np.ndarray) -> Tree:
     if n:
         at = (vectors, order, n, tree.points, tree.rows, tree.keys, tree.boxes)
         in_threads(_fill_leaves, threads_for(n, _GRAIN), *at)
-        _fill_nodes(tree.boxes, tree.levels)
+        fill_nodes(tree.boxes, tree.levels)
     return tree

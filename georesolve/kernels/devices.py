@@ -13,7 +13,7 @@ Array = Any
 _FLOAT64 = np.dtype(np.float64)
 
 Device = Literal["cpu", "cuda"]
-Step = Literal["coordinates", "brute", "tree", "within", "merge"]
+Step = Literal["coordinates", "brute", "tree", "within", "merge", "shapes"]
 
 # Modules by name: those for CUDA are imported only once an array of CuPy has been seen.
 _MODULES: dict[Device, dict[Step, str]] = {
@@ -23,6 +23,7 @@ _MODULES: dict[Device, dict[Step, str]] = {
         "tree": "georesolve.kernels.tree_cpu",
         "within": "georesolve.kernels.within_cpu",
         "merge": "georesolve.kernels.merge_cpu",
+        "shapes": "georesolve.kernels.shapes_cpu",
     },
     "cuda": {
         "coordinates": "georesolve.kernels.coordinates_cuda",

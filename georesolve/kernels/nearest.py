@@ -13,11 +13,12 @@ from georesolve.kernels.devices import (
 )
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Query
+from georesolve.kernels.shapes import ShapeIndex
 from georesolve.kernels.ways import ALGORITHMS, Algorithm, way
 
 
 def nearest(
-    index: ReferenceIndex,
+    index: ReferenceIndex | ShapeIndex,
     lat_deg: Array,
     lon_deg: Array,
     *,
@@ -41,8 +42,9 @@ def nearest(
 
     Parameters
     ----------
-    index : ReferenceIndex
-        References, from `kernels.build_index`.
+    index : ReferenceIndex or ShapeIndex
+        References, from `kernels.build_index`; or shapes, to whose nearest point it is that far: 0
+        in a polygon.
     lat_deg, lon_deg : float64 array of numpy or CuPy, shape (n_observations,)
         Degrees, WGS 84, on the device of the index. Rows that are not valid match nothing.
     k : int
@@ -81,7 +83,7 @@ def nearest(
 
 
 def find(
-    index: ReferenceIndex,
+    index: ReferenceIndex | ShapeIndex,
     lat_deg: Array,
     lon_deg: Array,
     *,
@@ -125,7 +127,7 @@ def _check_limit(max_distance_m: float | None) -> None:
 
 
 def _search(
-    index: ReferenceIndex,
+    index: ReferenceIndex | ShapeIndex,
     lat_deg: Array,
     lon_deg: Array,
     query: Query,
@@ -138,6 +140,11 @@ def _search(
         raise ValueError(f"most_steps is for a search on a CPU, but the index is on {device}")
     if not 1 <= query.k <= MAX_K:
         raise ValueError(f"k must be 1 to {MAX_K}, got {query.k}")
+    if isinstance(index, ShapeIndex):
+        if query.exclude_self:
+            raise ValueError("exclude_self is for a set against itself: shapes are no observations")
+        by: Algorithm = "brute" if algorithm == "brute" else "tree"
+        return implementation(device, "shapes").search(index, degrees, query, by, measure=measure)
     chosen = way(device, degrees.lat_deg.size, index.n_references, query, algorithm)
     step: Step = "brute" if chosen.search == "brute" else "tree"
     search = implementation(device, step).search
@@ -145,7 +152,7 @@ def _search(
 
 
 def checked(
-    index: ReferenceIndex, lat_deg: Array, lon_deg: Array, algorithm: Algorithm
+    index: ReferenceIndex | ShapeIndex, lat_deg: Array, lon_deg: Array, algorithm: Algorithm
 ) -> tuple[Degrees, Device]:
     """Observations that an index can be searched for, by an algorithm that exists."""
     lat_deg, lon_deg, device = coordinate_pair(lat_deg, lon_deg)

@@ -9,11 +9,12 @@ from georesolve.kernels.devices import Array, Device, device_of, implementation
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.nearest import checked
 from georesolve.kernels.query import Pairs, Within
+from georesolve.kernels.shapes import ShapeIndex
 from georesolve.kernels.ways import Algorithm, way
 
 
 def within(
-    index: ReferenceIndex,
+    index: ReferenceIndex | ShapeIndex,
     lat_deg: Array,
     lon_deg: Array,
     distance_m: float | Array,
@@ -31,8 +32,8 @@ def within(
 
     Parameters
     ----------
-    index : ReferenceIndex
-        References, from `kernels.build_index` with ``copies=True``.
+    index : ReferenceIndex or ShapeIndex
+        References, from `kernels.build_index` with ``copies=True``; or shapes.
     lat_deg, lon_deg : float64 array of numpy or CuPy, shape (n_observations,)
         Degrees, WGS 84, on the device of the index. Rows that are not valid have no pairs.
     distance_m : float, or array of numpy or CuPy of shape (n_observations,)
@@ -63,7 +64,7 @@ def within(
 
 
 def count_within(
-    index: ReferenceIndex,
+    index: ReferenceIndex | ShapeIndex,
     lat_deg: Array,
     lon_deg: Array,
     distance_m: float | Array,
@@ -84,7 +85,7 @@ def count_within(
 
 def _search(
     what: str,
-    index: ReferenceIndex,
+    index: ReferenceIndex | ShapeIndex,
     lat_deg: Array,
     lon_deg: Array,
     distance_m: Any,
@@ -100,6 +101,11 @@ def _search(
             "it with build_index(lat_deg, lon_deg, copies=True)"
         )
     asked = Within(implementation("cpu", "coordinates").chord2_within(distances), *query)
+    if isinstance(index, ShapeIndex):
+        if asked.exclude_self or asked.once:
+            raise ValueError("exclude_self and once are for a set against itself, not for shapes")
+        by: Algorithm = "brute" if algorithm == "brute" else "tree"
+        return getattr(implementation(device, "shapes"), what)(index, degrees, asked, by)
     chosen = way(device, n, index.n_references, asked, algorithm)
     return getattr(implementation(device, "within"), what)(index, degrees, asked, chosen.search)
 

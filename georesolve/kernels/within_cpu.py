@@ -39,7 +39,7 @@ _GRAIN = 256
 """Observations that are worth a thread."""
 _TURN = 64
 """Packets that a thread takes in its turn: what has many pairs lies together in the order."""
-_RUN = 64
+RUN = 64
 """Pairs of which each is compared with all, which takes no branches; longer runs are merged."""
 
 
@@ -115,7 +115,7 @@ def search_within(  # type: ignore[no-untyped-def]
     whole = np.empty(1, np.int64)
     stack = np.empty(STACK, np.int64)
     found, ordered = _memory(0), _memory(0)
-    ranks = np.empty(_RUN, np.int64)
+    ranks = np.empty(RUN, np.int64)
     for packet in range(n_packets):
         if packet // _TURN % threads != thread:
             continue
@@ -141,8 +141,8 @@ def search_within(  # type: ignore[no-untyped-def]
             if fills and lane < used:
                 end += starts[i + 1] - starts[i] + WIDTH
         load_lanes(points, places, lanes, boxes_of, 0)
-        if found[0].size < end + _RUN:
-            found, ordered = _memory(end + _RUN), _memory(end + _RUN)
+        if found[0].size < end + RUN:
+            found, ordered = _memory(end + RUN), _memory(end + RUN)
         whole[0] = 0
         if brute:
             _compare_all(vectors, lanes, used, ends, found, fills)
@@ -164,7 +164,7 @@ def search_within(  # type: ignore[no-untyped-def]
         stop = 0
         for lane in range(used):
             size = starts[places[lane] + 1] - starts[places[lane]]
-            _put_in_order(found, begin, size, ordered, stop, ranks)
+            put_in_order(found, begin, size, ordered, stop, ranks)
             begin += size + WIDTH
             stop += size
         measure_part(ordered[0][:stop])
@@ -203,10 +203,10 @@ def _memory(n):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _put_in_order(found, begin, n, into, at, ranks):  # type: ignore[no-untyped-def]
+def put_in_order(found, begin, n, into, at, ranks):  # type: ignore[no-untyped-def]
     """Write n pairs of some memory into another, by squared chord and row; both are changed."""
-    for first in range(0, n, _RUN):
-        size = min(_RUN, n - first)
+    for first in range(0, n, RUN):
+        size = min(RUN, n - first)
         for place in range(0, size, 32):
             rank_32(found[0], found[1], begin + first, size, place, ranks)
         for j in range(size):
@@ -214,7 +214,7 @@ def _put_in_order(found, begin, n, into, at, ranks):  # type: ignore[no-untyped-
             into[0][to], into[1][to] = found[0][begin + first + j], found[1][begin + first + j]
     chords, rows = into[0][at : at + n], into[1][at : at + n]
     to_chords, to_rows = found[0][begin : begin + n], found[1][begin : begin + n]
-    width = _RUN
+    width = RUN
     passes = 0
     while width < n:
         for first in range(0, n, 2 * width):

@@ -1,0 +1,225 @@
+"""Lines and polygons as arcs: how their edges run, and which side of them polygons are.
+
+An edge is a great-circle arc where a file or the user says that edges are spherical. Else it is
+straight in longitude and latitude, as in GeoJSON and GeoParquet, and followed by so many arcs that
+none of them is farther from it than `densify_m`.
+"""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+import shapely
+
+from georesolve.kernels.coordinates_cpu import unit_vectors
+from georesolve.kernels.distance import EARTH_RADIUS_M
+from georesolve.kernels.query import is_valid
+from georesolve.kernels.shapes import Shapes
+
+Edges = Literal["planar", "spherical"]
+DENSIFY_M = 1.0
+"""Metres that arcs may be from a straight edge, unless the user says otherwise."""
+_POINT, _LINE, _RING, _POLYGON, _COLLECTION = 0, 1, 2, 3, 7
+_STEP_DEG = 30.0
+"""Degrees of longitude and of latitude that an arc of a straight edge spans at most."""
+_SLACK = 1.05
+"""Of the arcs that the curvature of a straight edge asks for, which holds of short ones."""
+_OPPOSITE = 2.0**-40
+"""Square of the sum of two unit vectors that are opposite: up to 6 m."""
+
+
+class Edging(NamedTuple):
+    """How the edges of a set run; `oriented` where rings have what they bound on their left."""
+
+    edges: Edges = "planar"
+    densify_m: float = DENSIFY_M
+    oriented: bool = False
+
+
+class Flawed(NamedTuple):
+    """Rows that are no shapes, ascending, and why each is none."""
+
+    rows: np.ndarray
+    why: list[str]
+
+
+class _Paths(NamedTuple):
+    """Rings, lines and points, the row and the polygon of each, and whether it is a hole."""
+
+    geometry: np.ndarray
+    row: np.ndarray
+    polygon: np.ndarray
+    is_hole: np.ndarray
+    polygon_row: np.ndarray
+
+
+class _Edges(NamedTuple):
+    """Ends of edges in degrees, as given, and the path of each."""
+
+    lon: np.ndarray
+    lat: np.ndarray
+    path: np.ndarray
+
+
+def shapes_of(geometries: np.ndarray, how: Edging) -> tuple[Shapes, np.ndarray, np.ndarray, Flawed]:
+    """Shapes of an array of shapely, where each begins, longitudes and latitudes, and what is none.
+
+    What is missing, empty or flawed has no arcs and begins nowhere; missing ones are not flawed.
+    """
+    why = _flaws(geometries, how)
+    paths = _paths(geometries[why == ""], np.flatnonzero(why == ""))
+    edges = _edges(paths)
+    if how.edges == "spherical":
+        opposite = np.unique(paths.row[edges.path[_are_opposite(edges)]])
+        if opposite.size:
+            why[opposite] = "an edge of it is 180 degrees long: say which way, by a point between"
+            paths = _paths(geometries[why == ""], np.flatnonzero(why == ""))
+            edges = _edges(paths)
+    holds_south = np.zeros(paths.polygon_row.size, bool)
+    if how.edges == "spherical":
+        np.logical_xor.at(holds_south, *_sides(paths, edges, oriented=how.oriented))
+        ends, count = _eastwards(edges), np.ones(edges.path.size, np.int64)
+    else:
+        ends, count = _followed(edges, how.densify_m)
+    path = edges.path.repeat(count)
+    shapes = Shapes(paths.row[path], *ends, paths.polygon[path], paths.polygon_row, holds_south)
+    lon, lat = np.full((2, len(geometries)), np.nan)
+    lon[paths.row[edges.path[::-1]]] = edges.lon[::-1, 0]
+    lat[paths.row[edges.path[::-1]]] = edges.lat[::-1, 0]
+    flawed = np.flatnonzero(why != "")
+    return shapes, lon, lat, Flawed(flawed, why[flawed].tolist())
+
+
+def _flaws(geometries: np.ndarray, how: Edging) -> np.ndarray:
+    why = np.full(len(geometries), "", object)
+    kinds = shapely.get_type_id(geometries)
+    why[shapely.is_empty(geometries)] = "it is empty"
+    for row in np.flatnonzero(kinds >= _COLLECTION):
+        why[row] = f"it is a {geometries[row].geom_type}: give its parts rows of their own"
+    known = np.flatnonzero(why == "")
+    coordinates, of = shapely.get_coordinates(geometries[known], return_index=True)
+    (lon, lat), row = coordinates.T, known[of]
+    bad = np.flatnonzero(~is_valid(lat, lon))
+    for i in bad[np.unique(row[bad], return_index=True)[1]]:
+        why[row[i]] = (
+            f"it has a point at longitude {float(lon[i])!r} and latitude {float(lat[i])!r}: "
+            "allowed are degrees from -180 to 360 and from -90 to 90"
+        )
+    if how.edges == "planar":
+        west, _, east, _ = shapely.bounds(geometries).T
+        with np.errstate(invalid="ignore"):
+            why[(east - west > 360.0) & (why == "")] = "it is wider than 360 degrees of longitude"
+    return why
+
+
+def _paths(geometries: np.ndarray, rows: np.ndarray) -> _Paths:
+    parts, of = shapely.get_parts(geometries, return_index=True)
+    has_points = ~shapely.is_empty(parts)
+    parts, part_row = parts[has_points], rows[of[has_points]]
+    is_polygon = shapely.get_type_id(parts) == _POLYGON
+    at = np.flatnonzero(is_polygon)
+    rings, ring_of = shapely.get_rings(parts[at], return_index=True)
+    # Of the rings of a polygon the first bounds it, the others are holes.
+    is_hole = np.append(False, ring_of[1:] == ring_of[:-1])[: ring_of.size]
+    others = np.flatnonzero(~is_polygon)
+    part = np.concatenate([at[ring_of], others])
+    order = np.argsort(part, kind="stable")
+    none = np.full(others.size, -1)
+    return _Paths(
+        np.concatenate([rings, parts[others]])[order],
+        part_row[part[order]],
+        np.concatenate([ring_of, none])[order],
+        np.concatenate([is_hole, none >= 0])[order],
+        part_row[at],
+    )
+
+
+def _edges(paths: _Paths) -> _Edges:
+    coordinates, path = shapely.get_coordinates(paths.geometry, return_index=True)
+    first = np.flatnonzero(path[:-1] == path[1:]) if path.size else path
+    # A point is an edge of no length, between the rows of lines.
+    alone = np.flatnonzero(shapely.get_type_id(paths.geometry[path]) == _POINT)
+    start = np.concatenate([first, alone])
+    stop = np.concatenate([first + 1, alone])
+    order = np.argsort(start, kind="stable")
+    ends = coordinates[np.stack([start[order], stop[order]], axis=1)]
+    return _Edges(ends[:, :, 0], ends[:, :, 1], path[start[order]])
+
+
+def _are_opposite(edges: _Edges) -> np.ndarray:
+    a, b = (unit_vectors(edges.lat[:, i].copy(), edges.lon[:, i].copy())[:, :3] for i in (0, 1))
+    opposite: np.ndarray = ((a + b) ** 2).sum(axis=1) < _OPPOSITE
+    return opposite
+
+
+def _within_180(lon: np.ndarray) -> np.ndarray:
+    """Longitudes from -180 up to, not including, 180; exact."""
+    return np.where(lon >= 180.0, lon - 360.0, lon) + 0.0
+
+
+def _ordered(is_turned: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    return np.where(is_turned[:, None], ends[:, ::-1], ends)
+
+
+def _eastwards(edges: _Edges) -> tuple[np.ndarray, np.ndarray]:
+    """Latitudes and longitudes of arcs, the western end first: the shorter way."""
+    lon, lat = _within_180(edges.lon), edges.lat
+    apart = lon[:, 1] - lon[:, 0]
+    is_turned = np.where(np.abs(apart) > 180, apart > 0, apart < 0)
+    is_turned |= (apart == 0) & (lat[:, 0] > lat[:, 1])
+    return _ordered(is_turned, lat), _ordered(is_turned, lon)
+
+
+def _followed(edges: _Edges, densify_m: float) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
+    """Arcs that follow straight edges: latitudes, longitudes, and how many each edge has."""
+    lon, lat = edges.lon, edges.lat
+    # One way, so that an edge of two polygons has the same points in both.
+    is_turned = (lon[:, 0] > lon[:, 1]) | ((lon[:, 0] == lon[:, 1]) & (lat[:, 0] > lat[:, 1]))
+    lon, lat = _ordered(is_turned, lon), _ordered(is_turned, lat)
+    east, north = np.radians(lon[:, 1] - lon[:, 0]), np.radians(lat[:, 1] - lat[:, 0])
+    poleward = np.radians(np.abs(lat).max(axis=1))
+    crosses = (lat[:, 0] < 0) != (lat[:, 1] < 0)
+    widest = np.where(crosses, 1.0, np.cos(np.radians(np.abs(lat).min(axis=1))))
+    # The acceleration of a point that goes along the edge, but for what bends with the globe.
+    bend = east * np.sin(poleward) * np.hypot(east * widest, 2 * north)
+    count = np.sqrt(_SLACK * bend * EARTH_RADIUS_M / (8 * densify_m))
+    for axis in (lon, lat):
+        count = np.maximum(count, np.abs(axis[:, 1] - axis[:, 0]) / _STEP_DEG)
+    number = np.maximum(np.ceil(count), 1).astype(np.int64)
+    step = np.arange(number.sum()) - (number.cumsum() - number).repeat(number)
+    of = number.repeat(number)
+    made = []
+    for axis in (lat, lon):
+        first, last = axis[:, 0].repeat(number), axis[:, 1].repeat(number)
+        each = [
+            np.where(at == of, last, first + (last - first) * (at / of)) for at in (step, step + 1)
+        ]
+        made.append(np.stack(each, axis=1))
+    return (made[0], _within_180(made[1])), number
+
+
+def _sides(paths: _Paths, edges: _Edges, *, oriented: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The polygon of each ring, and whether what the ring bounds has the south pole in it.
+
+    What it bounds is on its left if it is `oriented`, on the right of a hole; else the smaller
+    side.
+    """
+    lat = np.radians(edges.lat)
+    apart = np.diff(_within_180(edges.lon))[:, 0]
+    apart -= 360.0 * np.sign(apart) * (np.abs(apart) > 180.0)
+    half = np.radians(apart) / 2
+    # Between an arc and the equator, and from there to the south pole.
+    area = 2 * np.arctan2(
+        np.sin(half) * np.sin(lat.sum(axis=1) / 2),
+        np.cos(half) * np.cos((lat[:, 1] - lat[:, 0]) / 2),
+    ) + np.radians(apart)
+    n = len(paths.row)
+    below, turn = (np.bincount(edges.path, one, minlength=n) for one in (area, apart))
+    is_around = np.abs(turn) > 180
+    # What the meridians to the south pole meet an odd number of times.
+    odd = np.where(is_around, 4 * np.pi - np.abs(below), np.abs(below))
+    holds_south = odd > 2 * np.pi
+    if oriented:
+        is_right = np.where(is_around, turn < 0, below > 0)
+        holds_south = is_right ^ paths.is_hole
+    ring = paths.polygon >= 0
+    return paths.polygon[ring], holds_south[ring]

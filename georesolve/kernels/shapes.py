@@ -1,0 +1,440 @@
+"""Lines and polygons as the searches want them: arcs, trees of boxes around them, and what is in.
+
+Rows of arcs
+------------
+A shape is a row of references: some arcs, which a line is made of or which bound a polygon. A point
+is an arc of no length. Answers are made of whole arcs. Boxes are around *pieces*: up to eight arcs
+that follow each other, or a part of a long one. They have room for the bulge of the arcs and for
+`arcs.MARGIN`. A box without that margin is at most as far as the true nearest point of what it
+holds. The margin is more than the root of a computed squared chord and of a computed bound can be
+off together, so a box whose bound is beyond the worst best holds nothing that could win or tie.
+
+What a polygon holds
+--------------------
+A point is in a polygon if the meridian from it to the south pole meets an odd number of its arcs,
+or an even one where the polygon `holds_south`. An arc meets the meridians from its western end up
+to, not including, its eastern end, by their longitudes in degrees, which are compared and never
+computed with. A point whose latitude is beyond an arc's is above or below it, and for the others
+`arcs.above` says so. Its sign can only be wrong of a point that is on the arc, whose distance is 0
+anyway. Arcs of a polygon are found by bins of longitudes, so that a country of many arcs takes
+little more than a building. `areas` is a tree of the boxes around what polygons hold.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from georesolve.kernels.arcs import ARC, MARGIN, above, put_arc
+from georesolve.kernels.boxes_cpu import FAR, WIDTH, fill_nodes
+from georesolve.kernels.coordinates_cpu import unit_vectors
+from georesolve.kernels.devices import Device
+from georesolve.kernels.order_cpu import ROW, scratch, sort
+
+_CHAIN = 8
+"""Arcs of a piece."""
+_LONGEST = 0.25
+"""Radians of a piece."""
+_FEW = 16
+"""Arcs of a polygon that are looked at without bins."""
+_MOST_IN_BINS = 3
+"""How often an arc stands in the bins of a polygon, on average, besides once."""
+
+
+class Shapes(NamedTuple):
+    """The shapes of some rows, as arcs.
+
+    Attributes
+    ----------
+    row : int64 array, shape (n_arcs,)
+        Row of each arc, ascending.
+    lat_deg, lon_deg : float64 array, shape (n_arcs, 2)
+        Its ends, the western first, of equal longitudes the southern. Longitudes from -180 up to,
+        not including, 180; the way from west to east is less than half of the globe, unless both
+        ends are poles, or one.
+    polygon : int64 array, shape (n_arcs,)
+        The polygon that it bounds, ascending; -1 for none.
+    polygon_row : int64 array, shape (n_polygons,)
+    holds_south : bool array, shape (n_polygons,)
+        Whether a polygon without the arcs that bound it would be all of the globe.
+    """
+
+    row: np.ndarray
+    lat_deg: np.ndarray
+    lon_deg: np.ndarray
+    polygon: np.ndarray
+    polygon_row: np.ndarray
+    holds_south: np.ndarray
+
+
+class BoxTree(NamedTuple):
+    """Boxes of eight things, and of eight boxes.
+
+    `items` (n, 2) are the things in the order of the boxes of the lowest level; `boxes` and
+    `levels` are as in `boxes_cpu.Tree`.
+    """
+
+    items: np.ndarray
+    boxes: np.ndarray
+    levels: np.ndarray
+
+
+class Polygons(NamedTuple):
+    """What says whether polygons hold a point; see `holds`.
+
+    Of polygon p the bins `first[p]` up to `first[p + 1]` divide `span[p]`: degrees eastwards from
+    its first longitude, and bins a degree. `starts` (n_bins + 1,) says where the arcs of a bin
+    stand in `arc`. `lat_deg` (n_arcs, 2) is between which latitudes an arc lies at least.
+    """
+
+    row: np.ndarray
+    holds_south: np.ndarray
+    first: np.ndarray
+    span: np.ndarray
+    starts: np.ndarray
+    arc: np.ndarray
+    lon_deg: np.ndarray
+    lat_deg: np.ndarray
+
+
+class ShapeIndex:
+    """Shapes ready to be searched: what `kernels.nearest` and `within` take for a `ReferenceIndex`.
+
+    Attributes
+    ----------
+    shapes : Shapes
+        What it was made of.
+    arcs : float64 array, shape (n_arcs, 10)
+    pieces, areas : BoxTree
+        Of ranges of arcs, and of polygons.
+    polygons : Polygons
+    """
+
+    device: Device = "cpu"
+    whole = True
+
+    def __init__(self, n_references: int, shapes: Shapes) -> None:
+        self.n_references, self.shapes = n_references, shapes
+        self.arcs = _arcs(shapes)
+        lat_deg = _bands(shapes, self.arcs)
+        items, boxes = _pieces(self.arcs, shapes.row, shapes.polygon)
+        self.pieces = _tree(items, boxes)
+        numbers = np.arange(shapes.polygon_row.size + 1)
+        ranges = _ranges(shapes.polygon, shapes.polygon_row.size)
+        first, span, starts, arc = _bins(ranges, shapes.lon_deg)
+        self.polygons = Polygons(
+            shapes.polygon_row, shapes.holds_south, first, span, starts, arc,
+            shapes.lon_deg, lat_deg,
+        )  # fmt: skip
+        boxes = _areas(ranges, self.arcs, self.polygons)
+        self.areas = _tree(np.stack([numbers[:-1], numbers[1:]], axis=1), boxes)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the index holds, in bytes."""
+        arrays = (*self.shapes, self.arcs, *self.pieces, *self.areas, *self.polygons)
+        return int(sum(array.nbytes for array in arrays))
+
+
+@njit(inline="always")
+def eastwards(lon, west):  # type: ignore[no-untyped-def]
+    """Degrees from a longitude eastwards; farther east is never fewer."""
+    apart = lon - west
+    return apart if apart >= 0.0 else apart + 360.0
+
+
+@njit(inline="always")
+def holds(polygons, arcs, polygon, x, y, z, lat, lon):  # type: ignore[no-untyped-def]
+    """Whether a polygon holds a point that is on none of its arcs; lon from -180 up to 180."""
+    inside = polygons.holds_south[polygon]
+    apart = eastwards(lon, polygons.span[polygon, 0])
+    if apart > polygons.span[polygon, 1]:
+        return inside
+    first = polygons.first[polygon]
+    number = polygons.first[polygon + 1] - first
+    # Of no bins none is looked at.
+    bin = first + min(int(apart * polygons.span[polygon, 2]), number - 1)
+    for at in range(polygons.starts[bin], polygons.starts[bin + 1]):
+        arc = polygons.arc[at]
+        west, east = polygons.lon_deg[arc, 0], polygons.lon_deg[arc, 1]
+        meets = (west <= lon) & (lon < east) if west <= east else (west <= lon) | (lon < east)
+        if meets and lat >= polygons.lat_deg[arc, 0]:
+            inside ^= lat > polygons.lat_deg[arc, 1] or above(x, y, z, arcs[arc])
+    return inside
+
+
+def _arcs(shapes: Shapes) -> np.ndarray:
+    degrees = shapes.lat_deg, shapes.lon_deg
+    ends = [unit_vectors(*(one[:, end].copy() for one in degrees)) for end in (0, 1)]
+    arcs = np.empty((shapes.row.size, ARC))
+    _put_arcs(*ends, arcs)
+    return arcs
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _put_arcs(a, b, arcs):  # type: ignore[no-untyped-def]
+    for i in range(arcs.shape[0]):
+        put_arc(arcs[i], a[i, 0], a[i, 1], a[i, 2], b[i, 0], b[i, 1], b[i, 2])
+
+
+def _bands(shapes: Shapes, arcs: np.ndarray) -> np.ndarray:
+    """Between which latitudes arcs lie: those of their ends, unless they bulge beyond them."""
+    bands = np.stack([shapes.lat_deg.min(axis=1), shapes.lat_deg.max(axis=1)], axis=1)
+    normal = arcs[:, 6:9]
+    # The northernmost point of the great circle, and whether it is between the ends.
+    length = np.sqrt(arcs[:, 9])
+    is_slanted = (length > 1e-11) & (shapes.lon_deg[:, 0] != shapes.lon_deg[:, 1])
+    cosine = np.minimum(np.abs(normal[:, 2]) / np.maximum(length, 1e-11), 1)
+    apex = np.degrees(np.arccos(cosine)) + 1e-5
+    for sign, side, extreme in ((1, 1, np.maximum), (-1, 0, np.minimum)):
+        # Northwards at the western end and southwards at the eastern one, or the other way round.
+        at_a, at_b = (
+            sign * (normal[:, 0] * arcs[:, end + 1] - normal[:, 1] * arcs[:, end]) for end in (0, 3)
+        )
+        bulges = is_slanted & (at_a >= -1e-14 * length) & (at_b <= 1e-14 * length)
+        bands[bulges, side] = extreme(bands[bulges, side], sign * apex[bulges])
+    return bands
+
+
+@njit(inline="always")
+def _add_arc(box, ax, ay, az, bx, by, bz):  # type: ignore[no-untyped-def]
+    """Have a box hold an arc of less than a radian, and the margin."""
+    chord2 = (ax - bx) ** 2 + (ay - by) ** 2 + (az - bz) ** 2
+    # An arc is nowhere farther from its chord than in its middle: 1 - sqrt(1 - chord2 / 4).
+    room = chord2 / 7.0 + MARGIN
+    box[0] = min(box[0], min(ax, bx) - room)
+    box[1] = min(box[1], min(ay, by) - room)
+    box[2] = min(box[2], min(az, bz) - room)
+    box[3] = max(box[3], max(ax, bx) + room)
+    box[4] = max(box[4], max(ay, by) + room)
+    box[5] = max(box[5], max(az, bz) + room)
+
+
+@njit(inline="always")
+def _start(box):  # type: ignore[no-untyped-def]
+    box[:3] = FAR
+    box[3:] = -FAR
+
+
+@njit(inline="always")
+def _angle(arc):  # type: ignore[no-untyped-def]
+    chord2 = (arc[0] - arc[3]) ** 2 + (arc[1] - arc[4]) ** 2 + (arc[2] - arc[5]) ** 2
+    return 2.0 * math.asin(min(1.0, 0.5 * math.sqrt(chord2)))
+
+
+@njit(inline="always")
+def _middle(arc):  # type: ignore[no-untyped-def]
+    x, y, z = arc[0] + arc[3], arc[1] + arc[4], arc[2] + arc[5]
+    length = math.sqrt(x * x + y * y + z * z)
+    return x / length, y / length, z / length
+
+
+@njit(inline="always")
+def _between(arc, angle, share):  # type: ignore[no-untyped-def]
+    """A point of an arc, by its share of the angle: of either half by itself, which is exacter."""
+    x, y, z = _middle(arc)
+    if share <= 0.5:
+        share, other, half = 1.0 - 2.0 * share, 0, 0.5 * angle
+    else:
+        share, other, half = 2.0 * share - 1.0, 3, 0.5 * angle
+    whole, own = math.sin(half), math.sin(half * share)
+    rest = math.sin(half * (1.0 - share))
+    return (
+        (own * arc[other] + rest * x) / whole,
+        (own * arc[other + 1] + rest * y) / whole,
+        (own * arc[other + 2] + rest * z) / whole,
+    )
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _fill_pieces(arcs, row, polygon, longest, items, boxes):  # type: ignore[no-untyped-def]
+    """Write the pieces of arcs, if there is memory for them; returns how many they are."""
+    fills = items.shape[0] > 0
+    box = np.empty(6)
+    made = 0
+    first = 0
+    while first < arcs.shape[0]:
+        angle = _angle(arcs[first])
+        parts = max(1, math.ceil(angle / longest))
+        stop = first + 1
+        while (
+            parts == 1
+            and stop < arcs.shape[0]
+            and stop < first + _CHAIN
+            and row[stop] == row[first]
+            and polygon[stop] == polygon[first]
+        ):
+            angle += _angle(arcs[stop])
+            if angle > longest:
+                break
+            stop += 1
+        for part in range(parts):
+            if fills:
+                _start(box)
+                if parts == 1:
+                    for i in range(first, stop):
+                        arc = arcs[i]
+                        _add_arc(box, arc[0], arc[1], arc[2], arc[3], arc[4], arc[5])
+                else:
+                    ax, ay, az = _between(arcs[first], angle, part / parts)
+                    bx, by, bz = _between(arcs[first], angle, (part + 1) / parts)
+                    _add_arc(box, ax, ay, az, bx, by, bz)
+                items[made, 0], items[made, 1] = first, stop
+                boxes[made] = box
+            made += 1
+        first = stop
+    return made
+
+
+def _pieces(
+    arcs: np.ndarray, row: np.ndarray, polygon: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    chords = np.sqrt(((arcs[:, :3] - arcs[:, 3:6]) ** 2).sum(axis=1))
+    # So long that few arcs are cut, and not many times.
+    longest = float(np.clip(_CHAIN * chords.mean(), 1e-6, _LONGEST)) if row.size else _LONGEST
+    none = np.empty((0, 2), np.int64), np.empty((0, 6))
+    n = _fill_pieces(arcs, row, polygon, longest, *none)
+    made = np.empty((n, 2), np.int64), np.empty((n, 6))
+    _fill_pieces(arcs, row, polygon, longest, *made)
+    return made
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _fill_lowest(order, items, boxes, sorted_items, nodes):  # type: ignore[no-untyped-def]
+    for place in range(nodes.shape[0] * WIDTH):
+        node, child = place // WIDTH, place % WIDTH
+        nodes[node, :3, child] = FAR
+        nodes[node, 3:, child] = -FAR
+        if place < items.shape[0]:
+            at = order[place] & ROW
+            nodes[node, :, child] = boxes[at]
+            sorted_items[place] = items[at]
+
+
+def _tree(items: np.ndarray, boxes: np.ndarray) -> BoxTree:
+    n = len(items)
+    with scratch(n) as memory:
+        memory.points[:, :3] = boxes[:, :3] + boxes[:, 3:]
+        # The middle of what is around the globe has no direction.
+        lengths = np.linalg.norm(memory.points[:, :3], axis=1, keepdims=True)
+        memory.points[:, :3] /= np.maximum(lengths, 1e-9)
+        order = memory.order[: sort(memory, WIDTH) if n else 0].copy()
+    levels, width = [0], -(-n // WIDTH)
+    while True:
+        levels.append(levels[-1] + width)
+        if width <= 1:
+            break
+        width = -(-width // WIDTH)
+    tree = BoxTree(np.empty_like(items), np.empty((levels[-1], 6, WIDTH)), np.array(levels))
+    if n:
+        _fill_lowest(order, items, boxes, tree.items, tree.boxes[: levels[1]])
+        fill_nodes(tree.boxes, tree.levels)
+    return tree
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _fill_bins(ranges, lon_deg, first, span, starts, arc):  # type: ignore[no-untyped-def]
+    """Count the arcs of bins in `starts`, or write them where there is memory for them."""
+    for polygon in range(ranges.shape[0]):
+        n_bins = first[polygon + 1] - first[polygon]
+        west, scale = span[polygon, 0], span[polygon, 2]
+        for i in range(ranges[polygon, 0], ranges[polygon, 1]):
+            if lon_deg[i, 0] == lon_deg[i, 1]:
+                continue
+            low = min(int(eastwards(lon_deg[i, 0], west) * scale), n_bins - 1)
+            high = min(int(eastwards(lon_deg[i, 1], west) * scale), n_bins - 1)
+            if eastwards(lon_deg[i, 1], west) < eastwards(lon_deg[i, 0], west):
+                # All around from the first longitude to itself, this one across it.
+                high += n_bins
+            for bin in range(low, min(high, low + n_bins - 1) + 1):
+                at = first[polygon] + bin % n_bins
+                if arc.size:
+                    starts[at] -= 1
+                    arc[starts[at]] = i
+                else:
+                    starts[at] += 1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _measure_bins(ranges, lon_deg, first, span):  # type: ignore[no-untyped-def]
+    for polygon in range(ranges.shape[0]):
+        start, stop = ranges[polygon]
+        # From one of two longitudes that no arc crosses, if there is one, else all around.
+        west, extent, spans = -180.0, 360.0, 0.0
+        for frame in (-180.0, 0.0):
+            least, most, crossed = 360.0, 0.0, False
+            spans = 0.0
+            for i in range(start, stop):
+                a, b = eastwards(lon_deg[i, 0], frame), eastwards(lon_deg[i, 1], frame)
+                crossed |= b < a
+                least, most = min(least, a), max(most, b)
+                spans += eastwards(lon_deg[i, 1], lon_deg[i, 0])
+            if not crossed:
+                for i in range(start, stop):
+                    if eastwards(lon_deg[i, 0], frame) == least:
+                        west = lon_deg[i, 0]
+                extent = 0.0
+                for i in range(start, stop):
+                    extent = max(extent, eastwards(lon_deg[i, 1], west))
+                break
+        n = stop - start
+        n_bins = 1
+        if n > _FEW and spans > 0.0:
+            n_bins = max(1, min(n, int(_MOST_IN_BINS * n * extent / spans)))
+        span[polygon, 0], span[polygon, 1] = west, extent
+        span[polygon, 2] = n_bins / extent if extent > 0.0 else 0.0
+        first[polygon + 1] = first[polygon] + n_bins
+
+
+def _ranges(polygon: np.ndarray, n: int) -> np.ndarray:
+    """Where the arcs of each of n polygons begin and end; each has some."""
+    owned = np.flatnonzero(polygon >= 0)
+    first = owned[np.searchsorted(polygon[owned], np.arange(n))]
+    return np.stack([first, first + np.bincount(polygon[owned], minlength=n)], axis=1)
+
+
+def _bins(ranges: np.ndarray, lon_deg: np.ndarray) -> tuple[np.ndarray, ...]:
+    n = len(ranges)
+    first, span = np.zeros(n + 1, np.int64), np.empty((n, 3))
+    _measure_bins(ranges, lon_deg, first, span)
+    starts = np.zeros(first[-1] + 1, np.int64)
+    _fill_bins(ranges, lon_deg, first, span, starts, np.empty(0, np.int64))
+    starts = np.cumsum(starts)
+    arc = np.empty(starts[-1], np.int64)
+    _fill_bins(ranges, lon_deg, first, span, starts, arc)
+    return first, span, starts, arc
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _fill_areas(ranges, arcs, polygons, boxes):  # type: ignore[no-untyped-def]
+    for polygon in range(ranges.shape[0]):
+        box = boxes[polygon]
+        _start(box)
+        for i in range(ranges[polygon, 0], ranges[polygon, 1]):
+            arc = arcs[i]
+            angle = _angle(arc)
+            parts = max(1, math.ceil(angle / _LONGEST))
+            for part in range(parts if parts > 1 else 0):
+                ax, ay, az = _between(arc, angle, part / parts)
+                bx, by, bz = _between(arc, angle, (part + 1) / parts)
+                _add_arc(box, ax, ay, az, bx, by, bz)
+            if parts == 1:
+                _add_arc(box, arc[0], arc[1], arc[2], arc[3], arc[4], arc[5])
+        # What it holds goes beyond its arcs where it holds an end of an axis.
+        for axis in range(3):
+            for sign in (-1.0, 1.0):
+                x, y, z = sign * (axis == 0), sign * (axis == 1), sign * (axis == 2)
+                lat = 90.0 * z
+                lon = 90.0 * y if axis == 1 else (-180.0 if x < 0.0 else 0.0)
+                if holds(polygons, arcs, polygon, x, y, z, lat, lon):
+                    if sign < 0.0:
+                        box[axis] = -1.0 - MARGIN
+                    else:
+                        box[3 + axis] = 1.0 + MARGIN
+
+
+def _areas(ranges: np.ndarray, arcs: np.ndarray, polygons: Polygons) -> np.ndarray:
+    boxes = np.empty((len(ranges), 6))
+    _fill_areas(ranges, arcs, polygons, boxes)
+    return boxes
