@@ -19,17 +19,25 @@ import pyarrow.parquet as pq
 
 from georesolve.elsewhere import elsewhere, is_address
 from georesolve.extras import needed
-from georesolve.intake.canonical import canonicalise
+from georesolve.intake.canonical import written
 from georesolve.intake.columns import PREFIXES, Role
-from georesolve.intake.errors import InvalidOption
+from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.intake.plausibility import check_match, remarks
-from georesolve.intake.points import Points
+from georesolve.intake.points import Points, PointTable
 from georesolve.intake.representations import FORMATS
+from georesolve.intake.shapes import ShapeReader
 from georesolve.kernels.devices import Device
 from georesolve.layers import LAYERS, write_layer
 from georesolve.options import Options, WithinOptions
 from georesolve.paths import UNBOUNDED, File, Listed, Paths, files_at, refuse_as_target, table_of
-from georesolve.searches import RESULT_ROWS, Progress, Search, deserves_all_gpus, run_on_cluster
+from georesolve.searches import (
+    RESULT_ROWS,
+    Progress,
+    Search,
+    deserves_all_gpus,
+    refuse_cuda,
+    run_on_cluster,
+)
 from georesolve.workers.datasets import Dataset, PointSet, read_rows, recut
 from georesolve.workers.files import complete, sha256_of
 from georesolve.workers.gpus import DeviceChoice, choose_device
@@ -181,8 +189,8 @@ def resolve(
     """
     options = options or Options()
     target = elsewhere(str(out)) if is_address(out) else Path(out)
-    written = _format_of(target.name, format)
-    if written == "shp" and not isinstance(target, Path):
+    suffix = _format_of(target.name, format)
+    if suffix == "shp" and not isinstance(target, Path):
         raise InvalidOption(f"a shapefile is several files: {out} is one; write .gpkg or .fgb")
     chosen = choose_device(device)
     start = time.perf_counter()
@@ -192,7 +200,10 @@ def resolve(
         prefix=".georesolve-",
         dir=target.parent if scratch is None and isinstance(target, Path) else scratch,
     ) as name:
-        job = _job(*sets, options, Path(name))
+        job, shapes = _job(*sets, options, Path(name))
+        if shapes is not None:
+            refuse_cuda(device)
+            chosen = "cpu"
         rows = job.options.in_order(job.observations.rows, job.references.rows)
         remarked = _remarks(job, options)
         read = time.perf_counter()
@@ -200,7 +211,7 @@ def resolve(
             progress(0, job.observations.rows)
         with _complete(target, Path(name)) as temporary:
             # Every other format is made of the Parquet file.
-            parquet = temporary if written == "parquet" else Path(name) / "result.parquet"
+            parquet = temporary if suffix == "parquet" else Path(name) / "result.parquet"
             if chosen == "cuda" and deserves_all_gpus(
                 job.observations.rows, job.references.rows, job.options
             ):
@@ -208,18 +219,22 @@ def resolve(
                 with open_matches(job.folder) as matches, parquet.open("wb") as file:
                     shutil.copyfileobj(matches, file, _COPIED_BYTES)
             else:
-                search = Search(_in_memory(job), chosen)
+                search = (
+                    Search(_in_memory(job.references, job), chosen)
+                    if shapes is None
+                    else _search_shapes(job, shapes)
+                )
                 counts = _write(job, search, parquet, progress)
             distances_m, cut = _distances(parquet, job)
-            if written != "parquet":
+            if suffix != "parquet":
                 with pq.ParquetFile(parquet) as result:
-                    if pieces := _FORMATS.get(written):
+                    if pieces := _FORMATS.get(suffix):
                         by_role = {"observations": job.observations, "references": job.references}
                         with temporary.open("wb") as sink:
                             sink.writelines(pieces(result, by_role.__getitem__))
                     else:
                         beside = target if isinstance(target, Path) else temporary
-                        write_layer(result, written, job.observations, beside, temporary)
+                        write_layer(result, suffix, job.observations, beside, temporary)
     seconds = {"read": read - start, "resolve": time.perf_counter() - read}
     return Summary(*rows, counts, seconds, distances_m, remarked, cut)
 
@@ -269,7 +284,12 @@ def plan(
     chosen = choose_device(device)
     with tempfile.TemporaryDirectory(prefix="georesolve-", dir=scratch) as name:
         sets = files_at(observations, "observations"), files_at(references, "references")
-        job = _job(*sets, options, Path(name))
+        job, shapes = _job(*sets, options, Path(name))
+        if shapes is not None:
+            raise InvalidInput(
+                "references: a plan is made for points, and they are lines or polygons: resolve "
+                "them without one"
+            )
         match, rows = job.options, job.observations.rows
         sample = sampled(job.observations, job.references, match)
     of_observations, of_references = job.carried()
@@ -308,34 +328,47 @@ def _job(
     references: list[Listed],
     options: Options | WithinOptions,
     folder: Path,
-) -> Job:
-    """Two sets that have been read and checked, and how they are matched."""
-    sets = (
-        _canonical(observations, "observations", options, folder),
-        _canonical(references, "references", options, folder),
-    )
+) -> tuple[Job, ShapeReader | None]:
+    """Two sets that have been read and checked, how they are matched, and the references' shapes.
+
+    These are None where the references are points.
+    """
+    first, _ = _canonical(observations, "observations", options, folder)
+    second, shapes = _canonical(references, "references", options, folder)
+    sets = first, second
     match = options.match(*sets)
     check_match(*sets, match, options.on_invalid)
     job = Job("matches", folder, *match.in_order(*sets), match)
     if obstacle := too_wide(job.observations.rows, job.options.ranks, job.widths()):
         raise CarriedTooLong(obstacle)
-    return job
+    return job, shapes if shapes is not None and shapes.found else None
 
 
 def _canonical(
     files: list[Listed], role: Role, options: Options | WithinOptions, folder: Path
-) -> Dataset:
+) -> tuple[Dataset, ShapeReader | None]:
     reading = options.reading(role)
     target = folder / f"{role}.parquet"
     with table_of(files, reading, role, folder) as table:
-        dataset = canonicalise(table, reading, role, target, UNBOUNDED)
-    return replace(dataset, digest=sha256_of(target))
+        points = PointTable(table, reading, role, UNBOUNDED)
+        dataset = written(points, target).dataset
+    return replace(dataset, digest=sha256_of(target)), points.shapes
 
 
-def _in_memory(job: Job) -> Points:
-    """The references of a job, with what is carried of them, or summed."""
-    dataset, (_, carried) = job.references, job.carried()
-    carried = list(dict.fromkeys([*carried, *job.options.summarised]))
+def _search_shapes(job: Job, shapes: ShapeReader) -> Search:
+    """The search of lines and polygons, or of observations for a row a shape."""
+    if job.options.summary_by == "observation":
+        points = _in_memory(job.references, job)
+        return Search(replace(points, shapes=shapes.shapes(points.lat_deg, points.lon_deg)), "cpu")
+    asking = _in_memory(job.observations)
+    asking = replace(asking, shapes=shapes.shapes(asking.lat_deg, asking.lon_deg))
+    return Search(_in_memory(job.references, job), "cpu", asking)
+
+
+def _in_memory(dataset: Dataset, job: Job | None = None) -> Points:
+    """A set of a job; of the references with what is carried of them, or summed."""
+    carried = [] if job is None else [*job.carried()[1], *job.options.summarised]
+    carried = list(dict.fromkeys(carried))
     names = list(dict.fromkeys([dataset.lat, dataset.lon, *carried]))
     table = read_rows(dataset.file, 0, dataset.rows, names)
     known = {one.name: getattr(dataset, one.name) for one in fields(PointSet)}

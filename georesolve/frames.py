@@ -217,7 +217,12 @@ class _GeoPandas(_Pandas):
         series = self._given[column]
         crs = series.crs.to_json_dict() if series.crs is not None else None
         check_crs({"crs": crs}, column, self._role)
-        lon, lat = coordinates_of(series.to_numpy(), column, 0, self._role)
+        shapes = None
+        if reading.takes_shapes:
+            from georesolve.intake.shapes import ShapeReader
+
+            shapes = ShapeReader({}, reading, column, self._role)
+        lon, lat = coordinates_of(series.to_numpy(), column, 0, self._role, shapes)
         names = [*(str(name) for name in self._given.columns), f"{column}_lon", f"{column}_lat"]
         named = reading._replace(geometry=None, lat=names[-1], lon=names[-2])
         columns = find_columns(names, named, self._role)
@@ -226,7 +231,7 @@ class _GeoPandas(_Pandas):
         points = Geometry(column, columns.lat, columns.lon)
         # Not the names: they are none that the user gave.
         found = reading._replace(geometry=None, id=columns.id)
-        return _as_table(arrow, points), found, names
+        return _as_table(arrow, points)._replace(shapes=shapes), found, names
 
     def _column(self, place: int) -> pa.Array:
         column = self._given.iloc[:, place]

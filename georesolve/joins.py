@@ -16,7 +16,7 @@ from georesolve.intake.points import Points
 from georesolve.kernels.query import is_valid
 from georesolve.searches import Search
 from georesolve.workers.frames import backend_on
-from georesolve.workers.gpus import DeviceChoice, choose_device
+from georesolve.workers.gpus import DeviceChoice
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.within import Batch
 
@@ -93,11 +93,11 @@ def sjoin_nearest(
         raise ValueError(f"k must be 1 to {kernels.MAX_K}, got {k!r}")
     left, right = _sets(left_df, right_df, how, "sjoin_nearest")
     if how == "right":
-        search = Search(left, choose_device(device))
+        search = Search.on(left, device)
         asking, found, metres = _nearest(search, right, k, max_distance, exclusive)
         pairs = _Pairs(found, asking, metres)
     else:
-        search = Search(right, choose_device(device))
+        search = Search.on(right, device)
         pairs = _Pairs(*_nearest(search, left, k, max_distance, exclusive))
     if how == "inner":
         matched = pairs.right >= 0
@@ -124,13 +124,20 @@ def sjoin(
 
     Parameters
     ----------
-    predicate : {"dwithin"}
-        That of GeoPandas with a distance; of points on the globe there is no other.
+    predicate : {"dwithin", "intersects"}
+        Within a distance; or at none, in a polygon or on its edge.
     distance : float, or array of shape (n_left,)
-        Metres, one distance or one for each row of the left; points at that distance match.
+        Of ``dwithin``: metres, one distance or one for each row of the left; what is at that
+        distance matches.
     """
-    if predicate != "dwithin":
-        raise ValueError(f"predicate must be 'dwithin', got {predicate!r}: GeoPandas has others")
+    if predicate not in ("dwithin", "intersects"):
+        raise ValueError(
+            f"predicate must be 'dwithin' or 'intersects', got {predicate!r}: GeoPandas has others"
+        )
+    if predicate == "intersects":
+        if distance is not None:
+            raise ValueError(f"distance is of 'dwithin', and 'intersects' has none: {distance!r}")
+        distance = 0.0
     left, right = _sets(left_df, right_df, how, "sjoin")
     try:
         metres = np.asarray(distance, np.float64)
@@ -143,7 +150,7 @@ def sjoin(
         )
     each = metres if metres.ndim else float(metres)
     batch = Batch(left.lat_deg, left.lon_deg, 0, each)
-    search = Search(right, choose_device(device)).within(MatchOptions(question="within"))
+    search = Search.on(right, device).within(MatchOptions(question="within"))
     starts, reference, distance_m = search.pairs(batch)
     pairs = _Pairs(np.arange(left.rows).repeat(np.diff(starts)), reference, distance_m)
     if how == "left":
@@ -171,10 +178,12 @@ def _sets(
             UserWarning,
             stacklevel=3,
         )
-    return _points(left_df, "observations"), _points(right_df, "references")
+    takes_shapes = how != "right"
+    references = _points(right_df, "references", takes_shapes=takes_shapes)
+    return _points(left_df, "observations"), references
 
 
-def _points(frame: "GeoDataFrame", role: Role) -> Points:
+def _points(frame: "GeoDataFrame", role: Role, *, takes_shapes: bool = False) -> Points:
     geometry = frame.geometry
     # Without a CRS: degrees, of which it is looked whether they can be.
     in_degrees = geometry.set_crs(_WGS_84) if geometry.crs is None else geometry.to_crs(_WGS_84)
@@ -182,6 +191,7 @@ def _points(frame: "GeoDataFrame", role: Role) -> Points:
         geometry=geometry.name,
         on_invalid="null",
         coordinates="check" if geometry.crs is None else "trust",
+        takes_shapes=takes_shapes,
     )
     points = given(in_degrees.to_frame(), role).points(reading, ())
     lat_deg, lon_deg = points.lat_deg, points.lon_deg

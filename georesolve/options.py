@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
-from georesolve.intake.columns import EVERY, OnInvalid, Reading, Role, Trust, reading_for
+from georesolve.intake.columns import EVERY, Edges, OnInvalid, Reading, Role, Trust, reading_for
 from georesolve.intake.errors import InvalidOption, meant
 from georesolve.kernels import ALGORITHMS, MAX_K
 from georesolve.kernels.ways import Algorithm
@@ -46,6 +46,8 @@ class _Shared:
     reference_layer: str | None = None
     on_invalid: OnInvalid = "error"
     coordinates: Trust = "check"
+    edges: Edges | None = None
+    densify_m: float | None = None
     summary: Any = None
 
     question: ClassVar[Question] = "nearest"
@@ -55,8 +57,15 @@ class _Shared:
         self._refuse_unless_true_or_false("near")
         for name, allowed in _CHOICES.items():
             given = getattr(self, name, allowed[0])
+            if given is None and name == "edges":
+                continue
             if not isinstance(given, str) or given not in allowed:
                 raise InvalidOption(f"{name} must be one of {', '.join(allowed)}, got {given!r}")
+        if self.densify_m is not None and not (_are_metres(self.densify_m) and self.densify_m > 0):
+            raise InvalidOption(
+                f"densify_m must be a number of metres, more than 0, or None for 1 metre, got "
+                f"{self.densify_m!r}"
+            )
         for name in ("columns", "observation_columns"):
             given = getattr(self, name)
             if isinstance(given, str) and given == EVERY:
@@ -130,6 +139,9 @@ class _Shared:
         both = Reading(
             *(self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates),
             layer=self.layer,
+            takes_shapes=role == "references",
+            edges=self.edges,
+            densify_m=self.densify_m,
         )
         return reading_for(role, both, self)
 
@@ -166,6 +178,11 @@ class Options(_Shared):
     coordinates
         ``check``: a table whose coordinates prove to be metres, radians or swapped is refused;
         ``trust``: they are degrees, whatever they look like.
+    edges
+        How edges of lines and polygons run: ``planar``, straight in longitude and latitude, or
+        ``spherical``, along great circles. None for what GeoParquet says of them, else planar.
+    densify_m
+        Metres within which arcs of great circles follow a planar edge; None for 1.
     summary
         Instead of a row for each match one for each observation: ``{"count": True}`` for the number
         of its references, ``{"size": ["sum", "mean", "min", "max"]}`` for what is made of a column
@@ -276,5 +293,6 @@ _CHOICES = {
     "how": get_args(How),
     "on_invalid": get_args(OnInvalid),
     "coordinates": get_args(Trust),
+    "edges": get_args(Edges),
     "summary_by": ("observation", "reference"),
 }

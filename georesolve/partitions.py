@@ -13,7 +13,7 @@ from georesolve.kernels.devices import Device
 from georesolve.options import Options, WithinOptions
 from georesolve.searches import Search
 from georesolve.tables import kinds_of
-from georesolve.workers.gpus import DeviceChoice, choose_device
+from georesolve.workers.gpus import DeviceChoice
 
 Asked = Options | WithinOptions
 Match = Callable[[Any, int, Search, Asked], Any]
@@ -30,14 +30,13 @@ class References:
 
     def search(self, device: DeviceChoice) -> Search:
         """The search on the device that this process chooses."""
-        chosen = choose_device(device)
+        search = Search.on(self.points, device)
         with self._making:
-            if chosen not in self._searches:
-                search = Search(self.points, chosen)
+            if search.device not in self._searches:
                 # Now, so that of several threads one builds it.
                 _ = search.index
-                self._searches[chosen] = search
-            return self._searches[chosen]
+                self._searches[search.device] = search
+            return self._searches[search.device]
 
     def __reduce__(self) -> Any:
         return References, (self.points,)

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.frames import given
-from georesolve.intake.columns import PREFIXES
+from georesolve.intake.columns import PREFIXES, Edges
 from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.intake.plausibility import check_match, looks_swapped
-from georesolve.intake.points import Points, write_points
+from georesolve.intake.points import Points, write_points, write_shapes
 from georesolve.options import Options, WithinOptions
 from georesolve.partitions import is_collection, matched_later
 from georesolve.searches import Progress, Search
 from georesolve.workers.files import complete
-from georesolve.workers.gpus import DeviceChoice, choose_device
+from georesolve.workers.gpus import DeviceChoice
 from georesolve.workers.jobs import MatchOptions, with_id
 
 
@@ -81,7 +81,7 @@ def nearest(
     **options
         Further ones of the service, see `georesolve.options.Options`: `observation_columns`,
         `algorithm`, `lat`, `lon`, `geometry`, `id`, `layer` (each also for one table alone, as in
-        `observation_lat`), `on_invalid`, `coordinates`.
+        `observation_lat`), `on_invalid`, `coordinates`, `edges`, `densify_m`.
 
     Returns
     -------
@@ -211,8 +211,10 @@ def _resolved(
     if first_row is not None and not (isinstance(first_row, Integral) and first_row >= 0):
         raise InvalidOption(f"first_row must be a row, 0 or more, got {first_row!r}")
     if isinstance(references, Index):
+        prefix = PREFIXES["references"]
         for name, value in vars(asked).items():
-            if name.startswith(prefix := PREFIXES["references"]) and value is not None:
+            is_of_references = name.startswith(prefix) or name in ("edges", "densify_m")
+            if is_of_references and value is not None:
                 raise InvalidOption(
                     f"{name} says how references are read, and an Index has read its own: give "
                     f"Index({name.removeprefix(prefix)}={value!r}) instead"
@@ -235,7 +237,7 @@ def _resolved(
                 f"or give Index(device={device!r})"
             )
     else:
-        search = Search(_references(references, observations, points, asked), choose_device(device))
+        search = Search.on(_references(references, observations, points, asked), device)
     match = _checked(points, search.references, asked, first_row)
     if match.summary_by == "reference":
         if isinstance(references, Index):
@@ -246,7 +248,8 @@ def _resolved(
         # It is as far from a reference to an observation.
         searched = table.on_host(points, match.summarised)
         table = given(references, "references")
-        points, search = search.references, Search(searched, search.device)
+        points = search.references
+        search = Search(searched, search.device, asking=points)
     return table.resolve(points, search, match, progress)
 
 
@@ -282,7 +285,8 @@ def _references(
     needed = points.columns if kept is None else with_id(points, tuple(kept))
     is_same = references is observations and {*needed} <= {*points.kept.column_names}
     reading = asked.reading("references")
-    if is_same and reading._replace(prefix="") == asked.reading("observations")._replace(prefix=""):
+    theirs = asked.reading("observations")._replace(prefix="", takes_shapes=True)
+    if is_same and reading._replace(prefix="") == theirs:
         return points
     return given(references, "references").points(reading, kept)
 
@@ -300,7 +304,7 @@ class Index:
         Names of columns; None where they are to be recognised.
     layer
         Name of the layer of a file that has several.
-    on_invalid, coordinates
+    on_invalid, coordinates, edges, densify_m
         As for `nearest`.
     device
         ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
@@ -322,6 +326,8 @@ class Index:
         layer: str | None = None,
         on_invalid: str = "error",
         coordinates: str = "check",
+        edges: Edges | None = None,
+        densify_m: float | None = None,
         device: DeviceChoice = "auto",
     ) -> None:
         options = Options(
@@ -332,9 +338,11 @@ class Index:
             reference_layer=layer,
             on_invalid=on_invalid,  # type: ignore[arg-type]
             coordinates=coordinates,  # type: ignore[arg-type]
+            edges=edges,
+            densify_m=densify_m,
         )
         points = given(references, "references").points(options.reading("references"), None)
-        self.search = Search(points, choose_device(device))
+        self.search = Search.on(points, device)
 
     def __len__(self) -> int:
         return self.search.references.rows
@@ -381,8 +389,12 @@ class Index:
         `open` maps that into memory, and does without it. Each file is complete or absent,
         whatever happens meanwhile.
         """
+        points = self.search.references
         with complete(Path(path)) as temporary:
-            write_points(self.search.references, temporary)
+            if points.shapes is None:
+                write_points(points, temporary)
+            else:
+                write_shapes(points, temporary)
         self.search.save_index(_beside(path))
 
     @classmethod
@@ -400,6 +412,7 @@ class Index:
             metadata = pq.read_schema(path).metadata or {}
             own = json.loads(metadata[b"georesolve"])
             names = {name: own[name] for name in ("lat", "lon", "id")}
+            names["geometry"] = json.loads(metadata.get(b"geo", b"{}")).get("primary_column")
         except (pa.ArrowInvalid, KeyError, ValueError) as error:
             raise InvalidInput(
                 f"references: {os.fspath(path)!r} was not made by Index.save: make an Index of it, "

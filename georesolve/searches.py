@@ -12,19 +12,20 @@ import pyarrow.parquet as pq
 
 from georesolve import kernels
 from georesolve.extras import needed
+from georesolve.intake.errors import InvalidOption
 from georesolve.intake.points import Points, write_points
 from georesolve.kernels.devices import Device
 from georesolve.kernels.query import Degrees
 from georesolve.workers.evidence import valid_rows
 from georesolve.workers.frames import backend_on
-from georesolve.workers.gpus import count_gpus
+from georesolve.workers.gpus import DeviceChoice, choose_device, count_gpus
 from georesolve.workers.index_files import map_index, write_index
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import answered, matches, with_carried, with_near
 from georesolve.workers.plan import Chunk
 from georesolve.workers.rates import rows_a_second
-from georesolve.workers.within import Batch, Within
+from georesolve.workers.within import Batch, Within, WithinShapes
 
 Progress = Callable[[int, int], None]
 """Called with the number of observations that are resolved, and of all."""
@@ -37,6 +38,15 @@ _CLUSTER_SECONDS = 30.0
 """Work that one GPU does in less time is not worth a cluster, which takes 6 to 20 s to open."""
 
 
+def refuse_cuda(device: DeviceChoice) -> None:
+    """Refuse a GPU for lines and polygons; raises InvalidOption."""
+    if device == "cuda":
+        raise InvalidOption(
+            "device is 'cuda', but references that are lines or polygons are searched on a CPU: "
+            "leave device out, or give 'cpu'"
+        )
+
+
 def deserves_all_gpus(n_observations: int, n_references: int, options: MatchOptions) -> bool:
     """Whether a search is worth a cluster of all GPUs, where there are several."""
     rate = rows_a_second(n_references, options, "cuda")
@@ -44,26 +54,41 @@ def deserves_all_gpus(n_observations: int, n_references: int, options: MatchOpti
 
 
 class Search:
-    """References that are searched on a device; their index is built on first need."""
+    """References that are searched on a device; their index is built on first need.
 
-    def __init__(self, references: Points, device: Device) -> None:
+    Where what searches them are `asking` lines and polygons, they look for these instead.
+    """
+
+    def __init__(self, references: Points, device: Device, asking: Points | None = None) -> None:
         self.references, self.device = references, device
+        self._asking = asking if asking is not None and asking.shapes is not None else None
+
+    @classmethod
+    def on(cls, references: Points, device: DeviceChoice) -> "Search":
+        """A search on the device that a user chooses; raises InvalidOption where it has none."""
+        if references.shapes is None:
+            return cls(references, choose_device(device))
+        refuse_cuda(device)
+        return cls(references, "cpu")
 
     @cached_property
-    def index(self) -> kernels.ReferenceIndex:
+    def index(self) -> kernels.ReferenceIndex | kernels.ShapeIndex:
         """What the kernels search."""
+        shaped = self._asking or self.references
+        if shaped.shapes is not None:
+            return kernels.ShapeIndex(shaped.rows, shaped.shapes)
         return kernels.build_index(
             *self.on_device(self.references.lat_deg, self.references.lon_deg)
         )
 
     def save_index(self, path: Path) -> None:
         """Write the index to a file, from a CPU; a GPU builds one sooner than it reads one."""
-        if self.device == "cpu":
+        if self.device == "cpu" and isinstance(self.index, kernels.ReferenceIndex):
             write_index(self.index, path, self.references.sha256)
 
     def open_index(self, path: Path) -> None:
         """Map the index of the same references from a file, if there is one that can be used."""
-        if self.device == "cpu" and path.exists():
+        if self.device == "cpu" and self.references.shapes is None and path.exists():
             mapped = map_index(path, self.references.sha256)
             if mapped is not None:
                 self.index = mapped
@@ -95,7 +120,11 @@ class Search:
             degrees = self.on_device(self.references.lat_deg, self.references.lon_deg)
             self.index = kernels.build_index(*degrees, copies=True)
         references = self.references
-        return Within(self.index, options, references.valid_rows, references.kept.__getitem__)
+        known = options, references.valid_rows, references.kept.__getitem__
+        if self._asking is not None:
+            points = Degrees(references.lat_deg, references.lon_deg)
+            return WithinShapes(self.index, *known, points=points)
+        return Within(self.index, *known)
 
     def _fitting(self, batch: Batch, options: MatchOptions) -> Iterable[Batch]:
         """A batch in parts whose pairs a GPU holds; on a CPU they lie where the result does."""
@@ -107,10 +136,19 @@ class Search:
         """The rows of a result for some observations, and how many there are by status."""
         rows, counts = self._found(batch, options)
         if options.near:
-            there = map(pa.array, (self.references.lat_deg, self.references.lon_deg))
             here = Degrees(batch.lat_deg, batch.lon_deg)
-            rows = with_near(rows, here, there, batch.first_row)
+            rows = with_near(rows, here, self._near(rows, here, batch.first_row), batch.first_row)
         return rows, counts
+
+    def _near(self, rows: pa.Table, here: Degrees, first_row: int) -> Iterable[pa.Array]:
+        """Where the references of rows are nearest: latitudes and longitudes."""
+        if not isinstance(self.index, kernels.ShapeIndex):
+            given = self.references.lat_deg, self.references.lon_deg
+            return [pa.array(one).take(rows["reference"]) for one in given]
+        own = Degrees(*(one[rows["observation"].to_numpy() - first_row] for one in here))
+        reference = rows["reference"].fill_null(-1).to_numpy()
+        there = kernels.nearest_points(self.index, own, reference, rows["distance_m"].to_numpy())
+        return [pa.array(one, mask=reference < 0) for one in there]
 
     def _found(self, batch: Batch, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:
         if options.of_pairs:

@@ -134,6 +134,10 @@ def add_shared(parser: argparse.ArgumentParser, match: Any) -> None:
     read("--on-invalid", choices=("error", "null"), default="error", help=keep)
     trust = "trust: take coordinates that look like metres or radians for degrees"
     read("--coordinates", choices=("check", "trust"), default="check", help=trust)
+    run = "of lines and polygons, unless GeoParquet says it: straight in degrees, or great circles"
+    read("--edges", choices=("planar", "spherical"), help=run)
+    follow = "how closely planar edges are followed by great circles (default: 1m)"
+    read("--densify", dest="densify_m", type=metres, metavar="DISTANCE", help=follow)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -253,6 +257,8 @@ def _ask(given: argparse.Namespace) -> None:
         given.parser.error("--server takes one file of observations")
     if any(getattr(given, name) for name in _LAYERS):
         given.parser.error("--server reads no layers: leave --server out, or send GeoParquet")
+    if given.edges or given.densify_m:
+        given.parser.error("--server takes no lines and polygons yet: leave --server out")
     asked = given.options(given)
     options = {name: one for name, one in asdict(asked).items() if one is not None and one != {}}
     options["question"] = asked.question

@@ -40,7 +40,7 @@ def decode(source: Source, target: Path, bounds: Bounds) -> Decoded:
     of what the readers raise the file is to blame.
     """
     points = PointTable(opened(source, bounds), source.reading, source.file, bounds)
-    return _written(points, target, is_whole=source.range is None)
+    return written(points, target, is_whole=source.range is None)
 
 
 def joined(ranges: Sequence[Decoded], target: Path) -> Decoded:
@@ -103,10 +103,11 @@ def canonicalise(
 
     Without a `target` it is written into memory: then its columns hold numbers and texts.
     """
-    return _written(PointTable(table, reading, file, bounds), target).dataset
+    return written(PointTable(table, reading, file, bounds), target).dataset
 
 
-def _written(points: PointTable, target: Path | None, *, is_whole: bool = True) -> Decoded:
+def written(points: PointTable, target: Path | None, *, is_whole: bool = True) -> Decoded:
+    """Write a table whose columns are found as a canonical dataset: see `canonicalise`."""
     lat, lon, id = points.columns
     dataset = write_dataset(
         points.schema,

@@ -14,6 +14,7 @@ OnInvalid = Literal["error", "null"]
 EVERY: Literal["*"] = "*"
 """What stands for the names of all columns of a table."""
 Trust = Literal["check", "trust"]
+Edges = Literal["planar", "spherical"]
 
 LONGEST_NAME = 500
 """Characters that the name of a column has at most."""
@@ -34,7 +35,9 @@ class Reading(NamedTuple):
     """How the user wants a table to be read; columns that are not named are recognised.
 
     `prefix` stands before the options that name columns of this table alone. `layer` is that of a
-    file that has several; None for the only one, or the only one of points.
+    file that has several; None for the only one, or the only one of points. Lines and polygons are
+    refused unless it `takes_shapes`. Their `edges` are None where the file says how they run, and
+    `densify_m` where that is left to `intake.shapes`.
     """
 
     lat: str | None = None
@@ -45,6 +48,9 @@ class Reading(NamedTuple):
     coordinates: Trust = "check"
     prefix: str = ""
     layer: str | None = None
+    takes_shapes: bool = False
+    edges: Edges | None = None
+    densify_m: float | None = None
 
 
 def reading_for(role: Role, both: Reading, options: object) -> Reading:

@@ -1,10 +1,14 @@
-"""GeoJSON: a FeatureCollection of points becomes a table of their coordinates and properties."""
+"""GeoJSON: a FeatureCollection becomes a table of its geometries and properties.
+
+Points become two columns of coordinates, lines and polygons one of WKB.
+"""
 
 import json
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import shapely
 
 from georesolve.intake.errors import InvalidInput, TooLarge
 from georesolve.intake.geometry import Geometry
@@ -12,16 +16,20 @@ from georesolve.intake.sources import BATCH_ROWS, BadCell, Source, Table, bad_ce
 
 
 class _Row(NamedTuple):
-    """A feature: its point, its member `id` under that name if it has one, its properties."""
+    """A feature: its point, its member `id` under that name if it has one, its properties.
+
+    Of lines and polygons it has the `geometry` as text.
+    """
 
     lon: float | None
     lat: float | None
     id: dict[str, Any]
     properties: dict[str, Any]
+    geometry: str | None = None
 
 
 def read_geojson(source: Source, most_columns: int) -> Table:
-    """Read a FeatureCollection of points.
+    """Read a FeatureCollection of points, or of lines and polygons where these are taken.
 
     Every property is a column. Where one is called ``lat``, ``lon`` or ``id``, coordinates are
     ``geometry_lat`` and ``geometry_lon``, and the ids of features ``feature_id``.
@@ -42,7 +50,8 @@ def read_geojson(source: Source, most_columns: int) -> Table:
             "longitude and latitude on WGS 84 (RFC 7946), urn:ogc:def:crs:OGC:1.3:CRS84: transform "
             "the points, or leave the member out if that is what they are"
         )
-    found = [_row_of(feature, row) for row, feature in enumerate(features)]
+    has_shapes = source.reading.takes_shapes and any(map(_is_shape, features))
+    found = [_row_of(feature, row, has_shapes) for row, feature in enumerate(features)]
     bad = [one for one in found if isinstance(one, BadCell)]
     if bad:
         raise bad_cells(source, bad, len(bad))
@@ -59,12 +68,34 @@ def read_geojson(source: Source, most_columns: int) -> Table:
     arrays = [pa.array([row.lon for row in rows]), pa.array([row.lat for row in rows])]
     arrays += [pa.array([row.id.get("id") for row in rows]) for _ in ids]
     arrays += [pa.array([row.properties.get(name) for row in rows]) for name in properties]
+    if has_shapes:
+        return _shapes_of(source, rows, dict(zip(names[2:], arrays[2:], strict=True)))
     table = pa.table(arrays, names)
     types = {f.name: pa.string() for f in table.schema if pa.types.is_null(f.type)}
     types |= {name: pa.float64() for name in (lon, lat)}
     schema = pa.schema([(f.name, types.get(f.name, f.type)) for f in table.schema])
     batches = iter(table.cast(schema).to_batches(BATCH_ROWS))
     return Table(schema, batches, len(rows), Geometry("geometry", lat, lon))
+
+
+def _shapes_of(source: Source, rows: list[_Row], columns: dict[str, pa.Array]) -> Table:
+    """A table with a geometry column, as GeoParquet has it."""
+    try:
+        geometries = shapely.from_geojson([row.geometry for row in rows])
+    except shapely.errors.GEOSException as error:
+        raise InvalidInput(f"{source.file}: a geometry of it cannot be read: {error}") from None
+    (name,) = _unlike(columns, ("geometry",), "feature_")
+    geo = {"primary_column": name, "columns": {name: {"encoding": "WKB", "geometry_types": []}}}
+    table = pa.table({**columns, name: pa.array(shapely.to_wkb(geometries), pa.binary())})
+    types = {f.name: pa.string() for f in table.schema if pa.types.is_null(f.type)}
+    schema = pa.schema([(f.name, types.get(f.name, f.type)) for f in table.schema])
+    schema = schema.with_metadata({"geo": json.dumps(geo)})
+    return Table(schema, iter(table.cast(schema).to_batches(BATCH_ROWS)), len(rows))
+
+
+def _is_shape(feature: Any) -> bool:
+    geometry = feature.get("geometry") if isinstance(feature, dict) else None
+    return isinstance(geometry, dict) and geometry.get("type") != "Point"
 
 
 def _unlike(properties: Collection[str], names: tuple[str, ...], prefix: str) -> tuple[str, ...]:
@@ -82,10 +113,15 @@ def _crs_name(crs: Any) -> str:
         return json.dumps(crs)[:80]
 
 
-def _row_of(feature: Any, row: int) -> _Row | BadCell:
+def _row_of(feature: Any, row: int, has_shapes: bool) -> _Row | BadCell:
     if not isinstance(feature, dict) or not isinstance(feature.get("properties") or {}, dict):
         return BadCell(None, row, "not a GeoJSON feature")
     geometry = feature.get("geometry")
+    id = {"id": feature["id"]} if "id" in feature else {}
+    properties = feature.get("properties") or {}
+    if has_shapes:
+        text = None if geometry is None else json.dumps(geometry)
+        return _Row(None, None, id, properties, text)
     lon = lat = None
     if geometry is not None:
         point = geometry.get("coordinates") if isinstance(geometry, dict) else None
@@ -96,5 +132,4 @@ def _row_of(feature: Any, row: int) -> _Row | BadCell:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 return BadCell("geometry", row, f"{repr(value)[:80]} is not a number")
         lon, lat = float(lon), float(lat)
-    id = {"id": feature["id"]} if "id" in feature else {}
-    return _Row(lon, lat, id, feature.get("properties") or {})
+    return _Row(lon, lat, id, properties)

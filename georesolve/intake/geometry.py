@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,9 +11,14 @@ import shapely
 
 from georesolve.intake.errors import InvalidInput
 
+if TYPE_CHECKING:
+    # What reads points does without kernels.
+    from georesolve.intake.shapes import ShapeReader
+
 _WGS_84 = {("OGC", "CRS84"), ("OGC", "CRS84h"), ("EPSG", "4326"), ("EPSG", "4979")}
 _POINT_TYPES = {"Point", "Point Z"}
 _POINT = 0
+_WKB_POINT = np.dtype([("order", "u1"), ("kind", "<u4"), ("x", "<f8"), ("y", "<f8")])
 _SAID_AGAIN = ("encoding", "geometry_types", "crs", "edges", "orientation", "epoch")
 """What stays true of a geometry column when rows are left out, and other columns."""
 
@@ -54,7 +59,9 @@ def geometries_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
     }
 
 
-def geometry_of(schema: pa.Schema, named: str | None, file: str) -> Geometry | None:
+def geometry_of(
+    schema: pa.Schema, named: str | None, file: str, *, takes_shapes: bool = False
+) -> Geometry | None:
     """The point column of a table: the one named, or the primary one of a GeoParquet file."""
     try:
         geo = _geo(schema)
@@ -68,7 +75,7 @@ def geometry_of(schema: pa.Schema, named: str | None, file: str) -> Geometry | N
         raise _error(file, column, "there is no such column")
     check_crs(about, column, file)
     kinds = set(about.get("geometry_types", ()))
-    if not kinds <= _POINT_TYPES:
+    if not kinds <= _POINT_TYPES and not takes_shapes:
         raise _error(
             file, column, f"it holds {', '.join(sorted(kinds))}: only points are supported"
         )
@@ -106,51 +113,88 @@ def is_wgs_84(crs: Any) -> bool:
     return _code(crs) in _WGS_84
 
 
+def told_of(schema: pa.Schema, column: str) -> dict[str, Any]:
+    """What GeoParquet says of a geometry column that `geometry_of` has found."""
+    told: dict[str, Any] = _geo(schema).get("columns", {}).get(column, {})
+    return told
+
+
 def _code(crs: Any) -> tuple[str | None, str]:
     id = crs.get("id", {}) if isinstance(crs, dict) else {}
     return id.get("authority"), str(id.get("code"))
 
 
 def add_coordinates(
-    batches: Iterator[pa.RecordBatch], geometry: Geometry, file: str
+    batches: Iterator[pa.RecordBatch],
+    geometry: Geometry,
+    file: str,
+    shapes: "ShapeReader | None" = None,
 ) -> Iterator[pa.RecordBatch]:
     """Append the coordinates of a point column to every batch; NaN where there is no point."""
     rows = 0
     for batch in batches:
-        lon, lat = _coordinates(batch[geometry.column], geometry.column, rows, file)
+        lon, lat = _coordinates(batch[geometry.column], geometry.column, rows, file, shapes)
         rows += batch.num_rows
         yield batch.append_column(geometry.lon, lon).append_column(geometry.lat, lat)
 
 
 def _coordinates(
-    array: pa.Array, column: str, first_row: int, file: str
+    array: pa.Array, column: str, first_row: int, file: str, shapes: "ShapeReader | None"
 ) -> tuple[pa.Array, pa.Array]:
     if pa.types.is_struct(array.type) and {"x", "y"} <= {field.name for field in array.type}:
         # Not `array.field`: below a null point there may lie numbers all the same.
         x, y = (pc.struct_field(array, axis).cast(pa.float64()) for axis in "xy")
         return x, y
     if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)):
-        raise _error(file, column, f"it holds {array.type}, neither WKB nor GeoArrow points")
+        raise _error(
+            file, column, f"it holds {array.type}, neither WKB nor GeoArrow points: write it as WKB"
+        )
+    if (points := _points_of_wkb(array)) is not None:
+        return points
     wkb = array.to_numpy(zero_copy_only=False)
     try:
-        shapes = shapely.from_wkb(wkb)
+        geometries = shapely.from_wkb(wkb)
     except shapely.errors.GEOSException as error:
         raise _error(file, column, f"it holds something that is not WKB: {error}") from None
-    return coordinates_of(shapes, column, first_row, file)
+    return coordinates_of(geometries, column, first_row, file, shapes)
+
+
+def _points_of_wkb(array: pa.Array) -> tuple[pa.Array, pa.Array] | None:
+    """Longitudes and latitudes where all rows are points of WKB of one layout; None elsewhere."""
+    _, offsets, data = array.buffers()
+    if not len(array) or array.null_count or data is None:
+        return None
+    kind = np.int64 if pa.types.is_large_binary(array.type) else np.int32
+    at = np.frombuffer(offsets, kind)[array.offset : array.offset + len(array) + 1]
+    if (np.diff(at) != _WKB_POINT.itemsize).any():
+        return None
+    points = np.frombuffer(data, _WKB_POINT, len(array), int(at[0]))
+    if not ((points["order"] == 1) & (points["kind"] == 1)).all():
+        return None
+    return pa.array(points["x"].copy()), pa.array(points["y"].copy())
 
 
 def coordinates_of(
-    shapes: Any, column: str, first_row: int, file: str
+    geometries: Any,
+    column: str,
+    first_row: int,
+    file: str,
+    shapes: "ShapeReader | None" = None,
 ) -> tuple[pa.Array, pa.Array]:
-    """Longitudes and latitudes of an array of shapely points, NaN where there is none."""
-    kinds = shapely.get_type_id(shapes)
+    """Longitudes and latitudes of an array of shapely points, NaN where there is none.
+
+    Where some are lines or polygons, `shapes` takes them all, if there is one.
+    """
+    kinds = shapely.get_type_id(geometries)
     others = np.flatnonzero((kinds != _POINT) & (kinds >= 0))
+    if others.size and shapes is not None:
+        return shapes.take(np.asarray(geometries, object), first_row)
     if others.size:
-        shape = shapes[others[0]]
+        shape = geometries[others[0]]
         row = first_row + int(others[0])
         raise _error(file, column, f"row {row} holds a {shape.geom_type}, not a point", row)
-    shapes = np.where(shapely.is_empty(shapes), None, shapes)
-    return pa.array(shapely.get_x(shapes)), pa.array(shapely.get_y(shapes))
+    points = np.where(shapely.is_empty(geometries), None, geometries)
+    return pa.array(shapely.get_x(points)), pa.array(shapely.get_y(points))
 
 
 def _error(file: str, column: str, detail: str, row: int | None = None) -> InvalidInput:

@@ -1,24 +1,30 @@
 """Points of a table: which columns hold what, whether its rows are degrees, and all in memory."""
 
+import json
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from georesolve.intake.columns import LONGEST_NAME, Reading, find_columns
 from georesolve.intake.errors import InvalidInput, TooLarge
-from georesolve.intake.geometry import add_coordinates, geometries_of, geometry_of
+from georesolve.intake.geometry import add_coordinates, geometries_of, geometry_of, told_of
 from georesolve.intake.plausibility import Findings
 from georesolve.intake.sources import Table
-from georesolve.workers.datasets import Dataset, PointSet, write_dataset
+from georesolve.workers.datasets import Dataset, PointSet, geo, write_dataset
 from georesolve.workers.evidence import Evidence, slices
 from georesolve.workers.numbers import check_numeric, degrees
+
+if TYPE_CHECKING:
+    from georesolve.kernels import Shapes
 
 # Views have no kernel that takes rows of them.
 _PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
@@ -44,19 +50,25 @@ class PointTable:
 
     The `schema` is that of the batches: coordinates are float64, and those of a geometry column
     stand beside it. `columns` hold the coordinates and the id; `geometries` is what GeoParquet says
-    of the others.
+    of the others. `shapes` has taken the lines and polygons of the rows that have passed.
     """
 
     def __init__(self, table: Table, reading: Reading, file: str, bounds: Bounds) -> None:
-        schema, self._batches, self._declared_rows, points = table
+        schema, self._batches, self._declared_rows, points, self.shapes = table
         bounds.refuse_beyond(len(schema.names), self._declared_rows or 0, file)
         self.geometries = geometries_of(schema)
         if reading.lat is not None or reading.lon is not None:
             points = None
         else:
-            geometry = geometry_of(schema, reading.geometry, file)
+            takes = reading.takes_shapes
+            geometry = geometry_of(schema, reading.geometry, file, takes_shapes=takes)
             if geometry is not None:
-                self._batches = add_coordinates(self._batches, geometry, file)
+                if takes:
+                    from georesolve.intake.shapes import ShapeReader
+
+                    told = told_of(schema, geometry.column)
+                    self.shapes = ShapeReader(told, reading, geometry.column, file)
+                self._batches = add_coordinates(self._batches, geometry, file, self.shapes)
                 for name in (geometry.lon, geometry.lat):
                     schema = schema.append(pa.field(name, pa.float64()))
                 points = geometry
@@ -114,24 +126,30 @@ class Points(PointSet):
 
     `lat_deg` and `lon_deg` are float64 arrays of shape (rows,), NaN where there is no number.
     `kept` has the columns that a result may carry, `columns` the names of all that the table had.
+    Where some rows are lines or polygons, `shapes` are all of them, the coordinates say where each
+    begins, and `shape_column` is where they are kept, with what GeoParquet says of it.
     """
 
     lat_deg: np.ndarray
     lon_deg: np.ndarray
     kept: pa.Table
+    shapes: "Shapes | None" = None
+    shape_column: tuple[str, dict[str, Any]] | None = None
 
     @cached_property
     def sha256(self) -> str:
         """Of the coordinates: sets in memory are the same when these are."""
-        digest = sha256(np.ascontiguousarray(self.lat_deg).data)
-        digest.update(np.ascontiguousarray(self.lon_deg).data)
+        digest = sha256()
+        for array in (self.lat_deg, self.lon_deg, *(self.shapes or ())):
+            digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
     def part(self, first_row: int, rows: int) -> "Points":
-        """Some of its rows; what was counted is that of all."""
+        """Some of its rows, as points; what was counted is that of all."""
         some = slice(first_row, first_row + rows)
         kept = self.kept.slice(first_row, rows)
-        return replace(self, lat_deg=self.lat_deg[some], lon_deg=self.lon_deg[some], kept=kept)
+        lat_deg, lon_deg = self.lat_deg[some], self.lon_deg[some]
+        return replace(self, lat_deg=lat_deg, lon_deg=lon_deg, kept=kept, shapes=None)
 
 
 def gather(
@@ -163,10 +181,22 @@ def gather(
         lat=lat,
         lon=lon,
         id=id,
+        shapes=None if table.shapes is None else table.shapes.shapes(lat_deg, lon_deg),
+        shape_column=None if table.shapes is None else table.shapes.column,
         **table.findings.evidence.facts,
     )
     table.refuse_invalid(points)
     return points
+
+
+def write_shapes(points: Points, path: Path) -> None:
+    """Write lines and polygons, and what is kept beside them, as GeoParquet."""
+    assert points.shape_column is not None, "they came from a column"
+    column, told = points.shape_column
+    kept = [name for name in points.kept.column_names if name not in (points.lat, points.lon)]
+    own = {"id": points.id, "lat": None, "lon": None}
+    metadata = {"georesolve": json.dumps(own), **geo({column: told})}
+    pq.write_table(points.kept.select(kept).replace_schema_metadata(metadata), path)
 
 
 def write_points(points: Points, path: Path) -> Dataset:

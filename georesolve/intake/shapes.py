@@ -5,20 +5,22 @@ straight in longitude and latitude, as in GeoJSON and GeoParquet, and followed b
 none of them is farther from it than `densify_m`.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import shapely
 
+from georesolve.intake.columns import Edges, Reading
+from georesolve.intake.errors import InvalidInput
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.distance import EARTH_RADIUS_M
 from georesolve.kernels.query import is_valid
 from georesolve.kernels.shapes import Shapes
 
-Edges = Literal["planar", "spherical"]
 DENSIFY_M = 1.0
 """Metres that arcs may be from a straight edge, unless the user says otherwise."""
-_POINT, _LINE, _RING, _POLYGON, _COLLECTION = 0, 1, 2, 3, 7
+_POINT, _POLYGON, _COLLECTION = 0, 3, 7
 _STEP_DEG = 30.0
 """Degrees of longitude and of latitude that an arc of a straight edge spans at most."""
 _SLACK = 1.05
@@ -40,6 +42,72 @@ class Flawed(NamedTuple):
 
     rows: np.ndarray
     why: list[str]
+
+
+class ShapeReader:
+    """Takes the lines and polygons of a geometry column, batch by batch.
+
+    `about` is what GeoParquet says of the column.
+    """
+
+    def __init__(self, about: dict[str, Any], reading: Reading, column: str, file: str) -> None:
+        edges = reading.edges or about.get("edges") or "planar"
+        oriented = about.get("orientation") == "counterclockwise"
+        densify_m = reading.densify_m or about.get("densify_m") or DENSIFY_M
+        self._how = Edging(edges, densify_m, oriented)
+        self._keeps_invalid = reading.on_invalid == "null"
+        self._column, self._file = column, file
+        self._taken: list[tuple[int, int, Shapes]] = []
+
+    @property
+    def column(self) -> tuple[str, dict[str, Any]]:
+        """The name of the column, and what to say of it so that it is read alike."""
+        edges, densify_m, oriented = self._how
+        told = {"encoding": "WKB", "geometry_types": [], "edges": edges, "densify_m": densify_m}
+        return self._column, told | ({"orientation": "counterclockwise"} if oriented else {})
+
+    @property
+    def found(self) -> bool:
+        """Whether there are any."""
+        return bool(self._taken)
+
+    def take(self, geometries: np.ndarray, first_row: int) -> tuple[pa.Array, pa.Array]:
+        """Take the shapes of some rows; where each of them begins, longitudes and latitudes."""
+        shapes, lon, lat, flawed = shapes_of(geometries, self._how)
+        if flawed.rows.size and not self._keeps_invalid:
+            row = first_row + int(flawed.rows[0])
+            detail = (
+                f"row {row} holds no shape: {flawed.why[0]}; mend it, and {flawed.rows.size - 1} "
+                f"more of the {len(geometries)} rows from {first_row} on, or keep such rows with "
+                "the option on_invalid=null"
+            )
+            place = {"file": self._file, "column": self._column, "row": row, "detail": detail}
+            raise InvalidInput(
+                f"{self._file}: the geometry column {self._column!r}: {detail}", [place]
+            )
+        shapes = shapes._replace(
+            row=shapes.row + first_row, polygon_row=shapes.polygon_row + first_row
+        )
+        self._taken.append((first_row, first_row + len(geometries), shapes))
+        return pa.array(lon), pa.array(lat)
+
+    def shapes(self, lat_deg: np.ndarray, lon_deg: np.ndarray) -> Shapes | None:
+        """All shapes, those of rows that were not taken being points; None if all rows are."""
+        if not self._taken:
+            return None
+        parts: list[Shapes] = []
+        polygons = row = 0
+        nothing = shapes_of(np.empty(0, object), self._how)[0]
+        for start, stop, shapes in [*self._taken, (lat_deg.size, lat_deg.size, nothing)]:
+            lat, lon = lat_deg[row:start], lon_deg[row:start]
+            valid = is_valid(lat, lon)
+            points = shapes_of(shapely.points(lon[valid], lat[valid]), self._how)[0]
+            parts.append(points._replace(row=row + np.flatnonzero(valid)))
+            number = np.where(shapes.polygon < 0, -1, shapes.polygon + polygons)
+            parts.append(shapes._replace(polygon=number))
+            polygons += shapes.polygon_row.size
+            row = stop
+        return Shapes(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 class _Paths(NamedTuple):

@@ -7,13 +7,16 @@ import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
 
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import InvalidInput, UnsupportedFormat
 from georesolve.intake.geometry import Geometry
+
+if TYPE_CHECKING:
+    from georesolve.intake.shapes import ShapeReader
 
 BATCH_ROWS = 65_536
 InputFormat = Literal["parquet", "arrow", "csv", "geojson", "layer"]
@@ -90,13 +93,15 @@ class Source(NamedTuple):
 class Table(NamedTuple):
     """What a reader gives: a table, how many rows the file says it has, and where its points were.
 
-    `points` is what the reader took coordinates out of, None where the file has columns of them.
+    `points` is what the reader took coordinates out of, None where the file has columns of them;
+    `shapes` has taken the lines and polygons among these.
     """
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
     declared_rows: int | None = None
     points: Geometry | None = None
+    shapes: "ShapeReader | None" = None
 
 
 class BadCell(NamedTuple):

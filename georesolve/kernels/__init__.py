@@ -7,7 +7,7 @@ from georesolve.kernels.index import ReferenceIndex, build_index, index_of
 from georesolve.kernels.merge import merge
 from georesolve.kernels.nearest import find, measure, nearest
 from georesolve.kernels.query import MAX_K, Answer, Found, Pairs, Query, StepsSpent, Within
-from georesolve.kernels.shapes import ShapeIndex, Shapes
+from georesolve.kernels.shapes import ShapeIndex, Shapes, nearest_points
 from georesolve.kernels.ways import ALGORITHMS, Way, way
 from georesolve.kernels.within import count_within, within
 
@@ -31,6 +31,7 @@ __all__ = [
     "measure",
     "merge",
     "nearest",
+    "nearest_points",
     "way",
     "within",
 ]

@@ -29,8 +29,9 @@ from numba import njit
 from georesolve.kernels.arcs import ARC, MARGIN, above, put_arc
 from georesolve.kernels.boxes_cpu import FAR, WIDTH, fill_nodes
 from georesolve.kernels.coordinates_cpu import unit_vectors
-from georesolve.kernels.devices import Device
+from georesolve.kernels.devices import Device, implementation
 from georesolve.kernels.order_cpu import ROW, scratch, sort
+from georesolve.kernels.query import Degrees
 
 _CHAIN = 8
 """Arcs of a piece."""
@@ -135,6 +136,19 @@ class ShapeIndex:
         """Memory that the index holds, in bytes."""
         arrays = (*self.shapes, self.arcs, *self.pieces, *self.areas, *self.polygons)
         return int(sum(array.nbytes for array in arrays))
+
+
+def nearest_points(
+    index: ShapeIndex, observations: Degrees, reference: np.ndarray, distance_m: np.ndarray
+) -> Degrees:
+    """Where a shape is nearest to an observation, of pairs of them that are so far apart.
+
+    It is the observation where the distance is 0, and NaN where the reference is -1.
+    """
+    found: Degrees = implementation("cpu", "shapes").points(
+        index, observations, reference, distance_m
+    )
+    return found
 
 
 @njit(inline="always")

@@ -337,20 +337,17 @@ def pairs(index: ShapeIndex, observations: Degrees, asked: Within, by: Algorithm
     return found
 
 
-def nearest_points(
+def points(
     index: ShapeIndex, observations: Degrees, reference: np.ndarray, distance_m: np.ndarray
 ) -> Degrees:
-    """Where a shape is nearest to an observation, of pairs of them that are so far apart.
-
-    It is the observation where the distance is 0, and NaN where the reference is -1.
-    """
+    """See `kernels.nearest_points`."""
     lat, lon = np.empty(reference.size), np.empty(reference.size)
-    points = unit_vectors(*observations)
+    vectors = unit_vectors(*observations)
     bounds = chord2_within(np.nan_to_num(distance_m))
     # The greatest squared chord of 0 m is more than 0.
     bounds[distance_m == 0.0] = 0.0
     in_threads(
         _search_points, threads_for(reference.size, _GRAIN), index.pieces, index.arcs,
-        index.shapes, points, *readable(observations), reference, bounds, lat, lon,
+        index.shapes, vectors, *readable(observations), reference, bounds, lat, lon,
     )  # fmt: skip
     return Degrees(lat, lon)

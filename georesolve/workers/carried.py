@@ -84,6 +84,9 @@ def carried(
         if job.options.near:
             here, there = map(job.options.coordinates, (job.observations, job.references))
             degrees = Degrees(*(own[name].to_numpy() for name in here))
-            columns = (resident_column(job.references, name).values for name in there)
+            columns = (
+                resident_column(job.references, name).values.take(rows["reference"])
+                for name in there
+            )
             rows = with_near(rows, degrees, columns, chunk.start)
         yield with_carried(rows, job.options, own.select(of_observations), references, chunk.start)

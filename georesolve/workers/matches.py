@@ -94,11 +94,11 @@ def with_near(
 ) -> pa.Table:
     """The rows of a result with where their references lie, and the bearing to them.
 
-    `observations` are those from `first_row` on, `references` the latitudes and longitudes of all.
-    There is no bearing where there is no distance.
+    `observations` are those from `first_row` on, `references` the latitudes and longitudes that the
+    rows have. There is no bearing where there is no distance.
     """
     here = rows["observation"].to_numpy() - first_row
-    lat, lon = (column.take(rows["reference"]) for column in references)
+    lat, lon = references
     there = Degrees(lat.to_numpy(), lon.to_numpy())
     bearing = bearings(Degrees(*(axis[here] for axis in observations)), there)
     is_apart = rows["distance_m"].to_numpy() > 0

@@ -5,12 +5,14 @@ They are all within a distance, or the nearest ones of a summary.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from georesolve import kernels
+from georesolve.kernels.query import Degrees
 from georesolve.workers.evidence import valid_rows
 from georesolve.workers.frames import backend_on
 from georesolve.workers.jobs import MatchOptions
@@ -57,7 +59,7 @@ class Within:
     name. What is found lies on the host; a search of the nearest may take `most_steps`.
     """
 
-    index: kernels.ReferenceIndex
+    index: kernels.ReferenceIndex | kernels.ShapeIndex
     options: MatchOptions
     n_valid: int
     column: Callable[[str], pa.ChunkedArray]
@@ -139,3 +141,47 @@ class Within:
                 for kind, array in of_part.items():
                     made[f"{name}_{kind}"].append(array)
         return {name: pa.chunked_array(arrays) for name, arrays in made.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithinShapes(Within):
+    """Lines and polygons and the points near them, for a summary with a row for each shape.
+
+    Batches are rows of shapes, of which there is the index. It is as far from a shape to a point as
+    back: the points look for shapes, and the shapes are told.
+    """
+
+    points: Degrees
+
+    def pairs(self, batch: Batch) -> kernels.Pairs:
+        """The pairs of some shapes, the points of each by row."""
+        starts, points, distance_m = self._pairs
+        own = starts[batch.first_row : batch.first_row + batch.lat_deg.size + 1]
+        some = slice(own[0], own[-1])
+        return kernels.Pairs(own - own[0], points[some], distance_m[some])
+
+    def counts(self, batch: Batch) -> np.ndarray:
+        """How many points each of some shapes has."""
+        return self._counts[batch.first_row : batch.first_row + batch.lat_deg.size]
+
+    def _found(self) -> Iterator[kernels.Pairs]:
+        distance, algorithm = self.options.distance_m, self.options.algorithm
+        assert isinstance(distance, float), "a summary of shapes has one distance for all"
+        for start in range(0, max(1, self.points.lat_deg.size), MADE_PAIRS):
+            lat_deg, lon_deg = (one[start : start + MADE_PAIRS] for one in self.points)
+            yield kernels.within(self.index, lat_deg, lon_deg, distance, algorithm=algorithm)
+
+    @cached_property
+    def _counts(self) -> np.ndarray:
+        counts = np.zeros(self.index.n_references, np.int64)
+        for found in self._found():
+            counts += np.bincount(found.reference, minlength=counts.size)
+        return counts
+
+    @cached_property
+    def _pairs(self) -> kernels.Pairs:
+        each = [(np.diff(starts), *rest) for starts, *rest in self._found()]
+        counts, shape, distance_m = map(np.concatenate, zip(*each, strict=True))
+        point, order = np.arange(counts.size).repeat(counts), np.argsort(shape, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(self._counts)])
+        return kernels.Pairs(starts, point[order], distance_m[order])

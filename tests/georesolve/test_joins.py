@@ -201,7 +201,7 @@ def test_pairs_within_a_distance_are_nearest_first(how):
         ({"distance": -1}, "distance must be metres"),
         ({"distance": "5km"}, "distance must be metres.* got '5km'"),
         ({"distance": [1.0, 2.0]}, r"or 3 for the rows of the left, got \[1.0, 2.0\]"),
-        ({"distance": 1, "predicate": "within"}, "predicate must be 'dwithin', got 'within'"),
+        ({"distance": 1, "predicate": "within"}, "'dwithin' or 'intersects', got 'within'"),
         ({"distance": 1, "how": "outer"}, "`how` was"),
     ],
 )

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from numba import config
 
 from georesolve.intake.shapes import Edging, shapes_of
-from georesolve.kernels import count_within, nearest, within
+from georesolve.kernels import count_within, nearest, nearest_points, within
 from georesolve.kernels.arcs import MARGIN, TOUCHING
 from georesolve.kernels.coordinates_cpu import answer_of, chord2_within, unit_vectors
 from georesolve.kernels.query import Degrees, Found
 from georesolve.kernels.shapes import ShapeIndex
-from georesolve.kernels.shapes_cpu import nearest_points
 from georesolve.kernels.threads_cpu import allowed
 from tests import oracle
 from tests.kernels.point_sets import NASTY_LAT, NASTY_LON
