@@ -347,7 +347,10 @@ def _job(
 def _canonical(
     files: list[Listed], role: Role, options: Options | WithinOptions, folder: Path
 ) -> tuple[Dataset, ShapeReader | None]:
-    reading = options.reading(role)
+    reading, kept = options.reading(role), options.kept(role)
+    if len(files) == 1 and kept is not None:
+        # Several files are to have the same columns, whether they are needed or not.
+        reading = reading._replace(kept=tuple(kept))
     target = folder / f"{role}.parquet"
     with table_of(files, reading, role, folder) as table:
         points = PointTable(table, reading, role, UNBOUNDED)

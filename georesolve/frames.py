@@ -164,6 +164,8 @@ class _Files(Given):
 
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
         files = files_at(self._given, self._role)
+        if len(files) == 1 and keep is not None:
+            reading = reading._replace(kept=tuple(keep))
         table = table_of(files, reading, self._role, self._scratch)
         return self._open.enter_context(table), reading, None
 

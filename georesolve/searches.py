@@ -122,8 +122,9 @@ class Search:
         references = self.references
         known = options, references.valid_rows, references.kept.__getitem__
         if self._asking is not None:
+            assert isinstance(self.index, kernels.ShapeIndex), "what asks are shapes"
             points = Degrees(references.lat_deg, references.lon_deg)
-            return WithinShapes(self.index, *known, points=points)
+            return WithinShapes(*known, index=self.index, points=points)
         return Within(self.index, *known)
 
     def _fitting(self, batch: Batch, options: MatchOptions) -> Iterable[Batch]:

@@ -135,19 +135,21 @@ def arc_chord2(vectors, a, b):
     p, a, b = vectors[:, :, None], a[:, None, :], b[:, None, :]
     n = _cross(a - b, a + b)
     square = _dot(n, n)
-    beside = (_dot(p - a, _cross(n, a)) > 0) & (_dot(p - b, _cross(b, n)) > 0)
+    has_direction = square > 2.0**-90
+    beside = has_direction & (_dot(p - a, _cross(n, a)) > 0) & (_dot(p - b, _cross(b, n)) > 0)
     height = _dot(p - a, n)
     with np.errstate(invalid="ignore", divide="ignore"):
-        sine2 = height * height / square
+        inverse = 1 / square
+        sine2 = height * height * inverse
         far = _cross(n, p)
         chord2 = np.where(
             sine2 <= 0.5,
             2 * sine2 / (1 + np.sqrt(1 - sine2)),
-            2 - 2 * np.sqrt(_dot(far, far) / square),
+            2 - 2 * np.sqrt(_dot(far, far) * inverse),
         )
     ends = np.minimum(_dot(p - a, p - a), _dot(p - b, p - b))
-    nearest = np.where(beside & (square > 2.0**-90), np.minimum(ends, chord2), ends)
-    return np.where((nearest <= 2.0**-94) & (square > 0), 0, nearest)
+    nearest = np.where(beside, np.minimum(ends, chord2), ends)
+    return np.where((nearest <= 2.0**-94) & has_direction, 0, nearest)
 
 
 def _dot(a, b):

@@ -37,7 +37,8 @@ class Reading(NamedTuple):
     `prefix` stands before the options that name columns of this table alone. `layer` is that of a
     file that has several; None for the only one, or the only one of points. Lines and polygons are
     refused unless it `takes_shapes`. Their `edges` are None where the file says how they run, and
-    `densify_m` where that is left to `intake.shapes`.
+    `densify_m` where that is left to `intake.shapes`. Of Parquet no more may be read than is `kept`
+    besides coordinates and ids; None for all.
     """
 
     lat: str | None = None
@@ -51,6 +52,7 @@ class Reading(NamedTuple):
     takes_shapes: bool = False
     edges: Edges | None = None
     densify_m: float | None = None
+    kept: tuple[str, ...] | None = None
 
 
 def reading_for(role: Role, both: Reading, options: object) -> Reading:
@@ -64,6 +66,20 @@ def reading_for(role: Role, both: Reading, options: object) -> Reading:
     if "lat" in own or "lon" in own:
         both = both._replace(geometry=None)
     return both._replace(prefix=prefix, **own)
+
+
+def needed_columns(names: list[str], given: Reading, geometry: str | None) -> list[str] | None:
+    """Of the names of a table those that are needed; None for all, or where one is not there.
+
+    All are that could be taken for coordinates or ids, so that a choice stays as it is.
+    """
+    named = {given.lat, given.lon, given.id, given.geometry, geometry} - {None}
+    wanted = {*named, *(given.kept or ())}
+    # Parquet takes a dot for a path.
+    if given.kept is None or not wanted <= {*names} or any("." in name for name in names):
+        return None
+    meant = {*chain(*LATITUDE_NAMES, *LONGITUDE_NAMES, *ID_NAMES)}
+    return [name for name in names if name in wanted or name.lower() in meant]
 
 
 class Columns(NamedTuple):

@@ -71,6 +71,11 @@ class PointTable:
                 self._batches = add_coordinates(self._batches, geometry, file, self.shapes)
                 for name in (geometry.lon, geometry.lat):
                     schema = schema.append(pa.field(name, pa.float64()))
+                if reading.kept is not None and geometry.column not in reading.kept:
+                    left_out = [geometry.column]
+                    self._batches = (batch.drop_columns(left_out) for batch in self._batches)
+                    schema = schema.remove(schema.get_field_index(geometry.column))
+                    self.geometries.pop(geometry.column, None)
                 points = geometry
             if points is not None:
                 reading = reading._replace(lat=points.lat, lon=points.lon, geometry=None)

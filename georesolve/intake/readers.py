@@ -16,8 +16,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from georesolve.intake.columns import needed_columns
 from georesolve.intake.delimited import lines_before_rows, read_csv
 from georesolve.intake.features import read_geojson
+from georesolve.intake.geometry import geometries_of
 from georesolve.intake.sources import BATCH_ROWS, InputFormat, Range, Source, Table
 from georesolve.workers.datasets import ROW_GROUP, streamed
 
@@ -38,7 +40,13 @@ def _read_parquet(source: Source) -> Table:
     file = streamed(source.path)
     rows = file.metadata.num_rows
     if source.range is None:
-        return Table(file.schema_arrow, _validated(file.iter_batches(BATCH_ROWS)), rows)
+        schema = file.schema_arrow
+        primary = next(iter(geometries_of(schema)), None)
+        names = needed_columns(schema.names, source.reading, primary)
+        if names is not None:
+            fields = [field for field in schema if field.name in names]
+            schema = pa.schema(fields, schema.metadata)
+        return Table(schema, _validated(file.iter_batches(BATCH_ROWS, columns=names)), rows)
     start, stop = source.range[:2]
     counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
     begins = [0, *accumulate(counts)]

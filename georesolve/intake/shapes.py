@@ -25,6 +25,8 @@ _STEP_DEG = 30.0
 """Degrees of longitude and of latitude that an arc of a straight edge spans at most."""
 _SLACK = 1.05
 """Of the arcs that the curvature of a straight edge asks for, which holds of short ones."""
+_BEYOND_DEG = 1e-9
+"""Degrees beyond -180 or a pole that are rounding: 0.1 mm. Natural Earth has such points."""
 _OPPOSITE = 2.0**-40
 """Square of the sum of two unit vectors that are opposite: up to 6 m."""
 
@@ -166,16 +168,17 @@ def _flaws(geometries: np.ndarray, how: Edging) -> np.ndarray:
     known = np.flatnonzero(why == "")
     coordinates, of = shapely.get_coordinates(geometries[known], return_index=True)
     (lon, lat), row = coordinates.T, known[of]
-    bad = np.flatnonzero(~is_valid(lat, lon))
+    bad = np.flatnonzero(~is_valid(*_on_globe(lat, lon)))
     for i in bad[np.unique(row[bad], return_index=True)[1]]:
         why[row[i]] = (
             f"it has a point at longitude {float(lon[i])!r} and latitude {float(lat[i])!r}: "
             "allowed are degrees from -180 to 360 and from -90 to 90"
         )
     if how.edges == "planar":
-        west, _, east, _ = shapely.bounds(geometries).T
-        with np.errstate(invalid="ignore"):
-            why[(east - west > 360.0) & (why == "")] = "it is wider than 360 degrees of longitude"
+        parts, of = shapely.get_parts(geometries[known], return_index=True)
+        west, _, east, _ = shapely.bounds(parts).T
+        wide = known[of[east - west > 360.0 + _BEYOND_DEG]]
+        why[wide[why[wide] == ""]] = "it is wider than 360 degrees of longitude"
     return why
 
 
@@ -210,7 +213,17 @@ def _edges(paths: _Paths) -> _Edges:
     stop = np.concatenate([first + 1, alone])
     order = np.argsort(start, kind="stable")
     ends = coordinates[np.stack([start[order], stop[order]], axis=1)]
-    return _Edges(ends[:, :, 0], ends[:, :, 1], path[start[order]])
+    lat, lon = _on_globe(ends[:, :, 1], ends[:, :, 0])
+    return _Edges(lon, lat, path[start[order]])
+
+
+def _on_globe(lat: np.ndarray, lon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Latitudes and longitudes; those that are hardly beyond the globe are on its border."""
+    near_lat, near_lon = np.clip(lat, -90.0, 90.0), np.maximum(lon, -180.0)
+    return (
+        np.where(np.abs(lat - near_lat) <= _BEYOND_DEG, near_lat, lat),
+        np.where(np.abs(lon - near_lon) <= _BEYOND_DEG, near_lon, lon),
+    )
 
 
 def _are_opposite(edges: _Edges) -> np.ndarray:

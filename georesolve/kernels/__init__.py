@@ -9,7 +9,7 @@ from georesolve.kernels.nearest import find, measure, nearest
 from georesolve.kernels.query import MAX_K, Answer, Found, Pairs, Query, StepsSpent, Within
 from georesolve.kernels.shapes import ShapeIndex, Shapes, nearest_points
 from georesolve.kernels.ways import ALGORITHMS, Way, way
-from georesolve.kernels.within import count_within, within
+from georesolve.kernels.within import count_near, count_within, within
 
 __all__ = [
     "ALGORITHMS",
@@ -25,6 +25,7 @@ __all__ = [
     "Way",
     "Within",
     "build_index",
+    "count_near",
     "count_within",
     "find",
     "index_of",

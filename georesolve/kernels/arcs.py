@@ -1,9 +1,10 @@
 """Great-circle arcs: how far a point is from one, on which side of it, and what is nearest.
 
-An arc is ten numbers: the unit vectors of its ends, western end first (of equal longitudes the
-southern), the vector ``n = (A - B) x (A + B)``, which is twice A x B, and its square. A x B itself
-loses millimetres of an arc of some metres, as do products with it. Differences of what is close are
-exact, and so n is as exact relative to its own length however short the arc is.
+An arc is sixteen numbers: the unit vectors of its ends A and B, western end first (of equal
+longitudes the southern); ``n = (A - B) x (A + B)``, which is twice A x B; one by the square of n, 0
+where that has no direction; and n x A and B x n, which point along the arc at its ends. A x B
+itself loses millimetres of an arc of some metres, as do products with it. Differences of what is
+close are exact, and so n is as exact relative to its own length however short the arc is.
 
 How much is lost
 ----------------
@@ -11,9 +12,8 @@ Let u = 2^-53. A - B and A + B are rounded once a component, so each component o
 6 u |A - B| |A + B| of its own, and n's direction is within 8 u. With it the sine of the angle to
 the plane of the arc is within 15 u |P - A|, and so is where P stands along the arc. Beyond 45
 degrees the cosine decides, which is as good there. So the root of a squared chord is within 2^-48
-of the root of the true one, and what is no farther than `TOUCHING` from an arc, 45 nanometres, is
-on it: its squared chord is 0. Arcs shorter than twice as much have no direction: they are their
-ends.
+of the root of the true one. What is no farther than `TOUCHING` from an arc, 45 nanometres, is on
+it: its squared chord is 0. Arcs shorter than twice as much have no direction: they are their ends.
 """
 
 import math
@@ -21,9 +21,8 @@ import math
 from numba import njit
 
 from georesolve.kernels.arithmetic import product, total
-from georesolve.kernels.distance import squared_chord
 
-ARC = 10
+ARC = 16
 """Numbers of an arc."""
 TOUCHING = 2.0**-94
 """Squared chord up to which a point is on an arc: float64 cannot tell on which side of it."""
@@ -50,12 +49,15 @@ def _cross(ax, ay, az, bx, by, bz):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def put_arc(arc, ax, ay, az, bx, by, bz):  # type: ignore[no-untyped-def]
-    """Write the ten numbers of an arc between two unit vectors."""
+    """Write the numbers of an arc between two unit vectors."""
     nx, ny, nz = _cross(
         total(ax, -bx), total(ay, -by), total(az, -bz), total(ax, bx), total(ay, by), total(az, bz)
     )
+    square = _dot(nx, ny, nz, nx, ny, nz)
     arc[0], arc[1], arc[2], arc[3], arc[4], arc[5] = ax, ay, az, bx, by, bz
-    arc[6], arc[7], arc[8], arc[9] = nx, ny, nz, _dot(nx, ny, nz, nx, ny, nz)
+    arc[6], arc[7], arc[8], arc[9] = nx, ny, nz, 1.0 / square if square > _SHORTEST else 0.0
+    arc[10], arc[11], arc[12] = _cross(nx, ny, nz, ax, ay, az)
+    arc[13], arc[14], arc[15] = _cross(bx, by, bz, nx, ny, nz)
 
 
 @njit(inline="always")
@@ -64,57 +66,67 @@ def above(x, y, z, arc):  # type: ignore[no-untyped-def]
 
     What `arc_chord2` says to be farther than 0 is on the side that this says.
     """
-    return _height(x, y, z, arc) > 0.0
+    dx, dy, dz = total(x, -arc[0]), total(y, -arc[1]), total(z, -arc[2])
+    return _dot(dx, dy, dz, arc[6], arc[7], arc[8]) > 0.0
 
 
 @njit(inline="always")
-def _height(x, y, z, arc):  # type: ignore[no-untyped-def]
-    return _dot(
-        total(x, -arc[0]), total(y, -arc[1]), total(z, -arc[2]), arc[6], arc[7], arc[8]
-    )  # fmt: skip
+def _seen(x, y, z, arc):  # type: ignore[no-untyped-def]
+    """Squared chords to the ends, whether the nearest point is neither, and the squared sine."""
+    dx, dy, dz = total(x, -arc[0]), total(y, -arc[1]), total(z, -arc[2])
+    ex, ey, ez = total(x, -arc[3]), total(y, -arc[4]), total(z, -arc[5])
+    height = _dot(dx, dy, dz, arc[6], arc[7], arc[8])
+    beside = (
+        (_dot(dx, dy, dz, arc[10], arc[11], arc[12]) > 0.0)
+        & (_dot(ex, ey, ez, arc[13], arc[14], arc[15]) > 0.0)
+        & (arc[9] > 0.0)
+    )
+    return (
+        _dot(dx, dy, dz, dx, dy, dz),
+        _dot(ex, ey, ez, ex, ey, ez),
+        beside,
+        product(product(height, height), arc[9]),
+    )
 
 
 @njit(inline="always")
-def is_beside(x, y, z, arc):  # type: ignore[no-untyped-def]
-    """Whether the nearest point of an arc is none of its ends."""
-    nx, ny, nz = arc[6], arc[7], arc[8]
-    if not arc[9] > _SHORTEST:
-        return False
-    wx, wy, wz = _cross(nx, ny, nz, arc[0], arc[1], arc[2])
-    if not _dot(total(x, -arc[0]), total(y, -arc[1]), total(z, -arc[2]), wx, wy, wz) > 0.0:
-        return False
-    wx, wy, wz = _cross(arc[3], arc[4], arc[5], nx, ny, nz)
-    return _dot(total(x, -arc[3]), total(y, -arc[4]), total(z, -arc[5]), wx, wy, wz) > 0.0
+def near_chord2(x, y, z, arc):  # type: ignore[no-untyped-def]
+    """As `arc_chord2`, without branches, and whether it is something else beyond 45 degrees."""
+    to_a, to_b, beside, sine2 = _seen(x, y, z, arc)
+    rest = total(1.0, -sine2)
+    chord2 = product(2.0, sine2) / total(1.0, math.sqrt(rest if rest > 0.0 else 0.0))
+    return _nearest(to_a, to_b, beside, chord2, arc[9]), beside & (sine2 > 0.5)
+
+
+@njit(inline="always")
+def _nearest(to_a, to_b, beside, chord2, inverse):  # type: ignore[no-untyped-def]
+    ends = to_a if to_a < to_b else to_b
+    nearest = chord2 if beside & (chord2 < ends) else ends
+    # What has no direction may be a point, and is as far as points are.
+    return 0.0 if (nearest <= TOUCHING) & (inverse > 0.0) else nearest
 
 
 @njit(inline="always")
 def arc_chord2(x, y, z, arc):  # type: ignore[no-untyped-def]
     """Squared chord from a point of the unit sphere to the nearest point of an arc."""
-    to_a = squared_chord(x, y, z, arc[0], arc[1], arc[2])
-    to_b = squared_chord(x, y, z, arc[3], arc[4], arc[5])
-    nearest = min(to_a, to_b)
-    if is_beside(x, y, z, arc):
-        height = _height(x, y, z, arc)
-        sine2 = product(height, height) / arc[9]
-        if sine2 <= 0.5:
-            chord2 = product(2.0, sine2) / total(1.0, math.sqrt(total(1.0, -sine2)))
-        else:
-            cx, cy, cz = _cross(arc[6], arc[7], arc[8], x, y, z)
-            cosine = math.sqrt(_dot(cx, cy, cz, cx, cy, cz) / arc[9])
-            chord2 = total(2.0, -product(2.0, cosine))
-        nearest = min(nearest, chord2)
-    # What has no length is a point, and as far as points are.
-    return 0.0 if nearest <= TOUCHING and arc[9] > 0.0 else nearest
+    chord2, is_far = near_chord2(x, y, z, arc)
+    if is_far:
+        to_a, to_b, beside, _ = _seen(x, y, z, arc)
+        cx, cy, cz = _cross(arc[6], arc[7], arc[8], x, y, z)
+        cosine = math.sqrt(product(_dot(cx, cy, cz, cx, cy, cz), arc[9]))
+        far = total(2.0, -product(2.0, cosine))
+        chord2 = _nearest(to_a, to_b, beside, far, arc[9])
+    return chord2
 
 
 @njit(inline="always")
 def arc_point(x, y, z, arc):  # type: ignore[no-untyped-def]
     """Which point of an arc is nearest: 0 or 1 for its ends, else 2, and where, of any length."""
-    to_a = squared_chord(x, y, z, arc[0], arc[1], arc[2])
-    to_b = squared_chord(x, y, z, arc[3], arc[4], arc[5])
-    if not is_beside(x, y, z, arc) or arc_chord2(x, y, z, arc) == min(to_a, to_b):
+    to_a, to_b, beside, _ = _seen(x, y, z, arc)
+    if not beside or arc_chord2(x, y, z, arc) == min(to_a, to_b):
         return (0, arc[0], arc[1], arc[2]) if to_a <= to_b else (1, arc[3], arc[4], arc[5])
-    share = _height(x, y, z, arc) / arc[9]
+    dx, dy, dz = total(x, -arc[0]), total(y, -arc[1]), total(z, -arc[2])
+    share = product(_dot(dx, dy, dz, arc[6], arc[7], arc[8]), arc[9])
     return (
         2,
         total(x, -product(share, arc[6])),

@@ -106,7 +106,7 @@ class ShapeIndex:
     ----------
     shapes : Shapes
         What it was made of.
-    arcs : float64 array, shape (n_arcs, 10)
+    arcs : float64 array, shape (n_arcs, 16)
     pieces, areas : BoxTree
         Of ranges of arcs, and of polygons.
     polygons : Polygons
@@ -197,7 +197,7 @@ def _bands(shapes: Shapes, arcs: np.ndarray) -> np.ndarray:
     bands = np.stack([shapes.lat_deg.min(axis=1), shapes.lat_deg.max(axis=1)], axis=1)
     normal = arcs[:, 6:9]
     # The northernmost point of the great circle, and whether it is between the ends.
-    length = np.sqrt(arcs[:, 9])
+    length = np.sqrt((normal**2).sum(axis=1))
     is_slanted = (length > 1e-11) & (shapes.lon_deg[:, 0] != shapes.lon_deg[:, 1])
     cosine = np.minimum(np.abs(normal[:, 2]) / np.maximum(length, 1e-11), 1)
     apex = np.degrees(np.arccos(cosine)) + 1e-5

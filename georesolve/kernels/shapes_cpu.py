@@ -1,9 +1,13 @@
 """The nearest shapes of every observation on a CPU, and all within a distance.
 
-Each observation walks the trees of a `shapes.ShapeIndex` by itself: that of the areas, whose
-polygons are at a distance of 0 where they hold it, then that of the pieces. Observations that
-follow each other are neighbours: the worst of the best of one and the way from it are together a
-bound of the next one's, with which its walk begins.
+Neighbours on the curve are looked at in blocks. One walk of each tree of a `shapes.ShapeIndex`
+finds the candidates of a block: pieces within its bound, and areas that some of it may be in. Then
+every arc of a candidate is compared with all of the block, in a loop without branches.
+
+The bound of a block, for the nearest, comes from the one in its middle, which walks the trees by
+itself: no other has its k nearest farther away than that one and the way to it together. Where a
+block has many candidates, its observations have little in common, and each walks by itself. The
+middle begins with the bound that the middle before it gives in the same way.
 """
 
 import math
@@ -12,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.arcs import MARGIN, arc_chord2, arc_point
+from georesolve.kernels.arcs import MARGIN, arc_chord2, arc_point, near_chord2
 from georesolve.kernels.bearing import direction_deg
 from georesolve.kernels.boxes_cpu import ALL, NO_LIMIT, STACK, WIDTH
 from georesolve.kernels.coordinates_cpu import (
@@ -24,6 +28,7 @@ from georesolve.kernels.coordinates_cpu import (
 )
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.lanes_cpu import children_within, lowest_bit
+from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import ROW, in_windows
 from georesolve.kernels.query import Answer, Degrees, Found, Pairs, Query, Within
 from georesolve.kernels.shapes import Polygons, ShapeIndex, holds
@@ -32,134 +37,114 @@ from georesolve.kernels.walk_cpu import looks, put, walk
 from georesolve.kernels.ways import Algorithm
 from georesolve.kernels.within_cpu import RUN, put_in_order
 
-_GRAIN = 64
+_BLOCK = 32
+"""Observations that share a walk."""
+_GRAIN = 2 * _BLOCK
 """Observations that are worth a thread."""
-_FEW = 1 << 10
-"""Shapes within a distance that there is memory for at first."""
+_FEW = 1 << 8
+"""Candidates that there is memory for at first."""
 _MANY = 1.0 + 2.0**-50
 """More than what two products and a sum of a bound are rounded by."""
+_MOST_COUNTS = 1 << 24
+"""Counts of shapes by all threads together."""
 
 
-class Place(NamedTuple):
-    """An observation: its unit vector, and its degrees, the longitude from -180 up to 180."""
+class Searched(NamedTuple):
+    """What a search needs of an index."""
 
-    x: float
-    y: float
-    z: float
-    lat: float
-    lon: float
-
-
-class Near(NamedTuple):
-    """Collects the k nearest shapes of a place, of the tree of areas or of pieces."""
-
-    place: Place
-    in_areas: bool
     arcs: np.ndarray
     row: np.ndarray
     polygons: Polygons
+
+
+class Near(NamedTuple):
+    """Collects the k nearest shapes of one observation, of the tree of areas or of pieces."""
+
+    place: np.ndarray
+    in_areas: bool
+    searched: Searched
     reference: np.ndarray
     key: np.ndarray
 
 
-class Around(NamedTuple):
-    """Collects all shapes within a bound of a place.
+class Gather(NamedTuple):
+    """Collects the places of items within a bound, in the order of a tree, as long as they fit."""
 
-    `table` (n, 2) finds the entry of a row among `chord2` and `rows`, half as many, of which `used`
-    are used; what is not of the observation `stamp` is free.
-    """
-
-    place: Place
-    in_areas: bool
-    arcs: np.ndarray
-    row: np.ndarray
-    polygons: Polygons
-    bound: float
-    stamp: int
-    table: np.ndarray
-    chord2: np.ndarray
-    rows: np.ndarray
+    found: np.ndarray
     used: np.ndarray
 
 
 class Nearest(NamedTuple):
     """Finds the nearest arc of a shape: its squared chord and, in `arc`, its number."""
 
-    place: Place
-    arcs: np.ndarray
-    row: np.ndarray
+    place: np.ndarray
+    searched: Searched
     own: int
     chord2: np.ndarray
     arc: np.ndarray
 
 
-@njit(inline="always")
-def _chord2(collector, tree, item):  # type: ignore[no-untyped-def]
-    """The row of a piece or an area, and its squared chord."""
-    place, arcs = collector.place, collector.arcs
-    first, stop = tree.items[item, 0], tree.items[item, 1]
-    if collector.in_areas:
-        inside = holds(
-            collector.polygons, arcs, first, place.x, place.y, place.z, place.lat, place.lon
-        )
-        return collector.polygons.row[first], 0.0 if inside else np.inf
-    chord2 = np.inf
-    for i in range(first, stop):
-        chord2 = min(chord2, arc_chord2(place.x, place.y, place.z, arcs[i]))
-    return collector.row[first], chord2
-
-
 @looks(Near)
 def _take_near(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
-    reference, key = collector.reference, collector.key
+    place, in_areas, (arcs, rows, polygons), reference, key = collector
     last = key.size - 1
     while bits:
-        row, chord2 = _chord2(collector, tree, node * WIDTH + lowest_bit(bits))
+        item = node * WIDTH + lowest_bit(bits)
         bits &= bits - 1
-        if closer(chord2, row, key[last], reference[last]):
-            place = 0
-            while place < last and reference[place] != row:
-                place += 1
-            if reference[place] != row or chord2 < key[place]:
-                put(key, reference, place, chord2, row)
-                worst = min(worst, key[last])
-                bits &= children_within(tree.boxes, node, box, worst)
+        first, stop = tree.items[item, 0], tree.items[item, 1]
+        chord2 = np.inf
+        if in_areas:
+            row = polygons.row[first]
+            if holds(polygons, arcs, first, place[0], place[1], place[2], place[3], place[4]):
+                chord2 = 0.0
+        else:
+            row = rows[first]
+            for i in range(first, stop):
+                chord2 = min(chord2, arc_chord2(place[0], place[1], place[2], arcs[i]))
+        if _offer(reference, key, chord2, row):
+            worst = min(worst, key[last])
+            bits &= children_within(tree.boxes, node, box, worst)
     return worst, 0
 
 
-@looks(Around)
-def _take_around(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
-    table, chord2, rows, used = collector.table, collector.chord2, collector.rows, collector.used
+@njit(inline="always")
+def _offer(reference, key, chord2, row):  # type: ignore[no-untyped-def]
+    """Put a shape into a list of distinct ones where it belongs; whether it does."""
+    last = key.size - 1
+    if not closer(chord2, row, key[last], reference[last]):
+        return False
+    at = 0
+    while at < last and reference[at] != row:
+        at += 1
+    if reference[at] == row and not chord2 < key[at]:
+        return False
+    put(key, reference, at, chord2, row)
+    return True
+
+
+@looks(Gather)
+def _gather(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
+    found, used = collector
     while bits:
-        row, c = _chord2(collector, tree, node * WIDTH + lowest_bit(bits))
-        bits &= bits - 1
-        if c > collector.bound:
-            continue
-        at = row % table.shape[0]
-        while table[at, 0] == collector.stamp and rows[table[at, 1]] != row:
-            at = (at + 1) % table.shape[0]
-        if table[at, 0] == collector.stamp:
-            chord2[table[at, 1]] = min(chord2[table[at, 1]], c)
-            continue
-        if 2 * used[0] >= table.shape[0]:
-            # It ends the walk, which begins again with more memory.
+        if used[0] == found.size:
+            # It ends the walk.
             used[0] = -1
             return -1.0, 0
-        table[at, 0], table[at, 1] = collector.stamp, used[0]
-        chord2[used[0]], rows[used[0]] = c, row
+        found[used[0]] = node * WIDTH + lowest_bit(bits)
+        bits &= bits - 1
         used[0] += 1
     return worst, 0
 
 
 @looks(Nearest)
 def _take_nearest(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
-    place, chord2, arc = collector.place, collector.chord2, collector.arc
+    place, (arcs, rows, _), own, chord2, arc = collector
     while bits:
         item = node * WIDTH + lowest_bit(bits)
         bits &= bits - 1
-        if collector.row[tree.items[item, 0]] == collector.own:
+        if rows[tree.items[item, 0]] == own:
             for i in range(tree.items[item, 0], tree.items[item, 1]):
-                c = arc_chord2(place.x, place.y, place.z, collector.arcs[i])
+                c = arc_chord2(place[0], place[1], place[2], arcs[i])
                 if closer(c, i, chord2[0], arc[0]):
                     chord2[0], arc[0] = c, i
     return worst, 0
@@ -176,109 +161,310 @@ def _show(tree, collector, box, worst, brute, stack):  # type: ignore[no-untyped
 
 
 @njit(inline="always")
-def _place(points, lat_deg, lon_deg, i, box):  # type: ignore[no-untyped-def]
-    x, y, z = points[i, 0], points[i, 1], points[i, 2]
-    box[0], box[1], box[2], box[3], box[4], box[5] = x, y, z, x, y, z
-    lon = lon_deg[i] - 360.0 if lon_deg[i] >= 180.0 else lon_deg[i]
-    return Place(x, y, z, lat_deg[i], lon)
+def _gathered(tree, found, used, box, worst, brute, stack):  # type: ignore[no-untyped-def]
+    """All that is within a bound, in memory that is as large as it takes; in `used` how many."""
+    while True:
+        used[0] = 0
+        _show(tree, Gather(found, used), box, worst, brute, stack)
+        if used[0] >= 0:
+            return found
+        found = np.empty(2 * found.size, np.int64)
+
+
+@njit(inline="always")
+def _load(points, lat_deg, lon_deg, order, first, used, at, lanes, box):  # type: ignore[no-untyped-def]
+    """Load some observations: x, y, z, latitude and longitude from -180 up to 180, and a box."""
+    box[:3], box[3:] = np.inf, -np.inf
+    for lane in range(used):
+        i = order[first + lane] & ROW
+        at[lane] = i
+        for axis in range(3):
+            value = points[i, axis]
+            lanes[axis, lane] = value
+            box[axis] = min(box[axis], value)
+            box[3 + axis] = max(box[3 + axis], value)
+        lanes[3, lane] = lat_deg[i]
+        lanes[4, lane] = lon_deg[i] - 360.0 if lon_deg[i] >= 180.0 else lon_deg[i]
+
+
+@njit(inline="always")
+def _compare(arcs, first, stop, lanes, chord2):  # type: ignore[no-untyped-def]
+    """Lower the squared chords of some observations to those to the nearest of some arcs."""
+    x, y, z = lanes[0, : chord2.size], lanes[1, : chord2.size], lanes[2, : chord2.size]
+    for i in range(first, stop):
+        arc = arcs[i]
+        far = 0
+        for lane in range(chord2.size):
+            c, is_far = near_chord2(x[lane], y[lane], z[lane], arc)
+            far |= is_far
+            chord2[lane] = c if (c < chord2[lane]) & (not is_far) else chord2[lane]
+        if far:
+            for lane in range(chord2.size):
+                chord2[lane] = min(chord2[lane], arc_chord2(x[lane], y[lane], z[lane], arc))
+
+
+@njit(inline="always")
+def _holds(searched, polygon, lanes, lane):  # type: ignore[no-untyped-def]
+    return holds(
+        searched.polygons, searched.arcs, polygon,
+        lanes[0, lane], lanes[1, lane], lanes[2, lane], lanes[3, lane], lanes[4, lane],
+    )  # fmt: skip
+
+
+@njit(inline="always")
+def _bound(chord2, way2):  # type: ignore[no-untyped-def]
+    """What is at most so far from a place is at most so far from another one."""
+    # Both roots may be less than the true ones.
+    root = math.sqrt(chord2) + math.sqrt(way2) + 2.0 * MARGIN
+    return min(ALL, root * root * _MANY)
+
+
+@njit(inline="always")
+def _way2(lanes, lane, other, other_lane):  # type: ignore[no-untyped-def]
+    return squared_chord(
+        lanes[0, lane], lanes[1, lane], lanes[2, lane],
+        other[0, other_lane], other[1, other_lane], other[2, other_lane],
+    )  # fmt: skip
+
+
+@njit(inline="always")
+def _walk_alone(pieces, areas, searched, lanes, lane, worst, brute, reference, key, box, stack):  # type: ignore[no-untyped-def]
+    """Write the list of one observation, whose k nearest are within a bound."""
+    place = lanes[:, lane].copy()
+    box[:3], box[3:] = place[:3], place[:3]
+    _show(areas, Near(place, True, searched, reference, key), box, 0.0, brute, stack)
+    worst = min(worst, key[key.size - 1])
+    _show(pieces, Near(place, False, searched, reference, key), box, worst, brute, stack)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _search_near(  # type: ignore[no-untyped-def]
-    thread, threads, pieces, areas, polygons, arcs, row, points, lat_deg, lon_deg, order, brute,
-    reference, key,
+    thread, threads, pieces, areas, searched, points, lat_deg, lon_deg, order, brute, reference,
+    key,
 ):  # fmt: skip
-    box = np.empty(6)
-    stack = np.empty(STACK, np.int64)
     k = reference.shape[1]
-    n = order.size
-    before = Place(0.0, 0.0, 0.0, 0.0, 0.0)
+    n_blocks = (order.size + _BLOCK - 1) // _BLOCK
+    stack, used = np.empty(STACK, np.int64), np.zeros(1, np.int64)
+    found = np.empty(_FEW, np.int64)
+    bounds = np.empty(_FEW)
+    lanes, before = np.zeros((5, _BLOCK)), np.zeros((5, 1))
+    at = np.empty(_BLOCK, np.int64)
+    box, own_box = np.empty(6), np.empty(6)
+    chords, worsts = np.empty(_BLOCK), np.empty(_BLOCK)
     reach = ALL
-    for at in range(n * thread // threads, n * (thread + 1) // threads):
-        i = order[at] & ROW
-        place = _place(points, lat_deg, lon_deg, i, box)
-        rows, chords = reference[i], key[i]
-        for j in range(k):
-            rows[j], chords[j] = ROW, np.inf
-        way = squared_chord(place.x, place.y, place.z, before.x, before.y, before.z)
-        # Both roots may be less than the true ones.
-        root = math.sqrt(reach) + math.sqrt(way) + 2.0 * MARGIN
-        worst = min(ALL, root * root * _MANY)
-        near = Near(place, True, arcs, row, polygons, rows, chords)
-        _show(areas, near, box, 0.0, brute, stack)
-        near = Near(place, False, arcs, row, polygons, rows, chords)
-        _show(pieces, near, box, min(worst, chords[k - 1]), brute, stack)
-        before, reach = place, min(ALL, chords[k - 1])
-        for j in range(k):
-            rows[j] = rows[j] if chords[j] < np.inf else -1
+    for block in range(n_blocks * thread // threads, n_blocks * (thread + 1) // threads):
+        first = block * _BLOCK
+        n = min(_BLOCK, order.size - first)
+        _load(points, lat_deg, lon_deg, order, first, n, at, lanes, box)
+        for lane in range(n):
+            for j in range(k):
+                reference[at[lane], j], key[at[lane], j] = ROW, np.inf
+        middle = n // 2
+        worst = _bound(reach, _way2(lanes, middle, before, 0))
+        i = at[middle]
+        _walk_alone(
+            pieces, areas, searched, lanes, middle, worst, brute, reference[i], key[i], own_box,
+            stack,
+        )  # fmt: skip
+        reach = min(ALL, key[i, k - 1])
+        before[:, 0] = lanes[:, middle]
+        worst = 0.0
+        for lane in range(n):
+            way2 = _way2(lanes, lane, before, 0)
+            worsts[lane] = _bound(reach, way2)
+            worst = max(worst, worsts[lane])
+        used[0] = -1 if brute else 0
+        if not brute:
+            _show(pieces, Gather(found, used), box, worst, False, stack)
+        if used[0] < 0:
+            for lane in range(n):
+                if lane != middle:
+                    i = at[lane]
+                    _walk_alone(
+                        pieces, areas, searched, lanes, lane, worsts[lane], brute, reference[i],
+                        key[i], own_box, stack,
+                    )  # fmt: skip
+        else:
+            n_found = used[0]
+            _sort_by_bound(pieces, found, n_found, own_box, bounds)
+            _take_areas(areas, searched, lanes, n, at, middle, reference, key, box, stack)
+            _take_pieces(
+                pieces, searched, found, n_found, bounds, lanes, n, at, middle, worsts, reference,
+                key, chords,
+            )  # fmt: skip
+        for lane in range(n):
+            for j in range(k):
+                if key[at[lane], j] == np.inf:
+                    reference[at[lane], j] = -1
+
+
+@njit(inline="always")
+def _sort_by_bound(tree, found, n, box, bounds):  # type: ignore[no-untyped-def]
+    """Put items in the order of how far their boxes are at least."""
+    for j in range(n):
+        node, child = found[j] // WIDTH, found[j] % WIDTH
+        bound = 0.0
+        for axis in range(3):
+            least, most = tree.boxes[node, axis, child], tree.boxes[node, 3 + axis, child]
+            gap = max(max(least - box[3 + axis], box[axis] - most), 0.0)
+            bound += gap * gap
+        item = found[j]
+        to = j
+        while to > 0 and bounds[to - 1] > bound:
+            bounds[to], found[to] = bounds[to - 1], found[to - 1]
+            to -= 1
+        bounds[to], found[to] = bound, item
+
+
+@njit(inline="always")
+def _take_areas(areas, searched, lanes, n, at, middle, reference, key, box, stack):  # type: ignore[no-untyped-def]
+    """Put what holds observations into their lists; that of the middle is made already."""
+    if not areas.items.shape[0]:
+        return
+    used, found = np.zeros(1, np.int64), np.empty(_FEW, np.int64)
+    found = _gathered(areas, found, used, box, 0.0, False, stack)
+    for j in range(used[0]):
+        polygon = areas.items[found[j], 0]
+        for lane in range(n):
+            if lane != middle and _holds(searched, polygon, lanes, lane):
+                i = at[lane]
+                _offer(reference[i], key[i], 0.0, searched.polygons.row[polygon])
+
+
+@njit(inline="always")
+def _take_pieces(  # type: ignore[no-untyped-def]
+    pieces, searched, found, n_found, bounds, lanes, n, at, middle, worsts, reference, key, chords,
+):  # fmt: skip
+    """Put the nearest of some pieces into lists, whose worst are bounded already."""
+    last = key.shape[1] - 1
+    for j in range(n_found):
+        first, stop = pieces.items[found[j], 0], pieces.items[found[j], 1]
+        row = searched.row[first]
+        for lane in range(n):
+            chords[lane] = np.inf
+        _compare(searched.arcs, first, stop, lanes, chords[:n])
+        for lane in range(n):
+            if chords[lane] <= worsts[lane] and lane != middle:
+                i = at[lane]
+                if _offer(reference[i], key[i], chords[lane], row):
+                    worsts[lane] = min(worsts[lane], key[i, last])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _search_around(  # type: ignore[no-untyped-def]
-    thread, threads, pieces, areas, polygons, arcs, row, points, lat_deg, lon_deg, order, brute,
-    first_of_all, bounds, counts, starts, reference, distance_m,
+    thread, threads, pieces, areas, searched, points, lat_deg, lon_deg, order, brute, first_of_all,
+    limits, counts, of_rows, starts, reference, distance_m,
 ):  # fmt: skip
-    box = np.empty(6)
-    stack = np.empty(STACK, np.int64)
-    n = order.size
-    used = np.zeros(1, np.int64)
-    size = _FEW
-    table = np.full((2 * size, 2), -1, np.int64)
-    chord2, rows = np.empty(size + RUN), np.empty(size + RUN)
-    ordered = np.empty(size + RUN), np.empty(size + RUN)
+    """Count the shapes within a distance, by observation or by row, or write them."""
+    fills, by_row = starts.size > 0, of_rows.size > 0
+    stack, used = np.empty(STACK, np.int64), np.zeros(1, np.int64)
+    near, holding = np.empty(_FEW, np.int64), np.empty(_FEW, np.int64)
+    lanes = np.zeros((5, _BLOCK))
+    at, ends = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
+    box, chords, bounds = np.empty(6), np.empty(_BLOCK), np.empty(_BLOCK)
+    pairs = np.empty(RUN), np.empty(RUN)
+    ordered = np.empty(RUN), np.empty(RUN)
     ranks = np.empty(RUN, np.int64)
-    for at in range(n * thread // threads, n * (thread + 1) // threads):
-        i = order[at] & ROW
-        place = _place(points, lat_deg, lon_deg, i, box)
-        bound = bounds[first_of_all + i if bounds.size > 1 else 0]
-        while True:
-            used[0] = 0
-            found = Around(place, True, arcs, row, polygons, bound, at, table, chord2, rows, used)
-            _show(areas, found, box, 0.0, brute, stack)
-            if used[0] >= 0:
-                found = Around(
-                    place, False, arcs, row, polygons, bound, at, table, chord2, rows, used
-                )
-                _show(pieces, found, box, min(bound, ALL), brute, stack)
-            if used[0] >= 0:
-                break
-            size *= 2
-            table = np.full((2 * size, 2), -1, np.int64)
-            chord2, rows = np.empty(size + RUN), np.empty(size + RUN)
-            ordered = np.empty(size + RUN), np.empty(size + RUN)
-        if starts.size == 0:
-            counts[i] = used[0]
+    first, stop = order.size * thread // threads, order.size * (thread + 1) // threads
+    n, alone = _BLOCK, 0
+    while first < stop:
+        n = min(n, stop - first)
+        _load(points, lat_deg, lon_deg, order, first, n, at, lanes, box)
+        worst, end = 0.0, 0
+        for lane in range(n):
+            i = first_of_all + at[lane]
+            bounds[lane] = limits[i if limits.size > 1 else 0]
+            worst = max(worst, bounds[lane])
+            ends[lane] = end
+            if fills:
+                end += starts[at[lane] + 1] - starts[at[lane]]
+        near = _gathered(pieces, near, used, box, min(worst, ALL), brute, stack)
+        n_near = used[0]
+        wide2 = (box[3] - box[0]) ** 2 + (box[4] - box[1]) ** 2 + (box[5] - box[2]) ** 2
+        if n > 1 and n_near > _FEW and wide2 > worst:
+            # They have little in common, and neither have those that follow.
+            n, alone = 1, n
             continue
-        put_in_order((chord2, rows), 0, used[0], ordered, 0, ranks)
-        measure_part(ordered[0][: used[0]])
-        for j in range(used[0]):
-            distance_m[starts[i] + j] = ordered[0][j]
-            reference[starts[i] + j] = np.int64(ordered[1][j])
+        holding = _gathered(areas, holding, used, box, 0.0, brute, stack)
+        n_holding = used[0]
+        if pairs[0].size < end + RUN:
+            pairs = np.empty(2 * end + RUN), np.empty(2 * end + RUN)
+            ordered = np.empty(2 * end + RUN), np.empty(2 * end + RUN)
+        for j in range(n_near):
+            near[j] = searched.row[pieces.items[near[j], 0]] << 32 | near[j]
+        for j in range(n_holding):
+            row = searched.polygons.row[areas.items[holding[j], 0]]
+            holding[j] = row << 32 | holding[j]
+        near[:n_near].sort()
+        holding[:n_holding].sort()
+        i_near, i_holding = 0, 0
+        # Row by row, as a shape has several pieces and areas.
+        while i_near < n_near or i_holding < n_holding:
+            row = near[i_near] >> 32 if i_near < n_near else holding[i_holding] >> 32
+            if i_holding < n_holding:
+                row = min(row, holding[i_holding] >> 32)
+            for lane in range(n):
+                chords[lane] = np.inf
+            while i_near < n_near and near[i_near] >> 32 == row:
+                item = near[i_near] & ROW
+                _compare(
+                    searched.arcs, pieces.items[item, 0], pieces.items[item, 1], lanes, chords[:n]
+                )
+                i_near += 1
+            while i_holding < n_holding and holding[i_holding] >> 32 == row:
+                polygon = areas.items[holding[i_holding] & ROW, 0]
+                for lane in range(n):
+                    if chords[lane] > 0.0 and _holds(searched, polygon, lanes, lane):
+                        chords[lane] = 0.0
+                i_holding += 1
+            for lane in range(n):
+                if chords[lane] <= bounds[lane]:
+                    if fills:
+                        pairs[0][ends[lane]], pairs[1][ends[lane]] = chords[lane], row
+                    if by_row:
+                        of_rows[thread, row] += 1
+                    ends[lane] += 1
+        begin = 0
+        for lane in range(n):
+            i = at[lane]
+            size = ends[lane] - begin
+            if not fills:
+                counts[i] = ends[lane]
+                continue
+            put_in_order(pairs, begin, size, ordered, 0, ranks)
+            measure_part(ordered[0][:size])
+            for j in range(size):
+                distance_m[starts[i] + j] = ordered[0][j]
+                reference[starts[i] + j] = np.int64(ordered[1][j])
+            begin += size
+        first += n
+        alone -= 1
+        n = 1 if alone > 0 else _BLOCK
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _search_points(  # type: ignore[no-untyped-def]
-    thread, threads, pieces, arcs, shapes, points, lat_deg, lon_deg, reference, bounds, lat, lon
-):
+    thread, threads, pieces, searched, shape_lat, shape_lon, points, lat_deg, lon_deg, reference,
+    bounds, lat, lon,
+):  # fmt: skip
     """Write where the nearest point of a shape is, of each observation's own one."""
-    box = np.empty(6)
-    stack = np.empty(STACK, np.int64)
+    box, stack = np.empty(6), np.empty(STACK, np.int64)
     chord2, arc = np.empty(1), np.empty(1, np.int64)
     n = reference.size
     for i in range(n * thread // threads, n * (thread + 1) // threads):
-        lat[i], lon[i] = math.nan, math.nan
+        lat[i], lon[i] = lat_deg[i], lon_deg[i]
         if reference[i] < 0:
+            lat[i], lon[i] = math.nan, math.nan
+        if reference[i] < 0 or bounds[i] == 0.0:
             continue
-        place = _place(points, lat_deg, lon_deg, i, box)
-        lat[i], lon[i] = place.lat, lon_deg[i]
-        if bounds[i] == 0.0:
-            continue
+        place = points[i, :3].copy()
+        box[:3], box[3:] = place, place
         chord2[0], arc[0] = np.inf, ROW
-        nearest = Nearest(place, arcs, shapes.row, reference[i], chord2, arc)
+        nearest = Nearest(place, searched, reference[i], chord2, arc)
         walk(pieces, nearest, box, min(bounds[i], ALL), 0, 0, NO_LIMIT, stack)
-        end, x, y, z = arc_point(place.x, place.y, place.z, arcs[arc[0]])
+        end, x, y, z = arc_point(place[0], place[1], place[2], searched.arcs[arc[0]])
         if end < 2:
-            lat[i], lon[i] = shapes.lat_deg[arc[0], end], shapes.lon_deg[arc[0], end]
+            lat[i], lon[i] = shape_lat[arc[0], end], shape_lon[arc[0], end]
         else:
             north = direction_deg(z, math.sqrt(x * x + y * y))
             east = direction_deg(y, x)
@@ -286,8 +472,8 @@ def _search_points(  # type: ignore[no-untyped-def]
             lon[i] = east - 360.0 if east >= 180.0 else east
 
 
-def _searched(index: ShapeIndex) -> tuple:  # type: ignore[type-arg]
-    return index.pieces, index.areas, index.polygons, index.arcs, index.shapes.row
+def _searched(index: ShapeIndex) -> Searched:
+    return Searched(index.arcs, index.shapes.row, index.polygons)
 
 
 def search(
@@ -295,37 +481,56 @@ def search(
 ) -> Found | Answer:
     """The k nearest shapes of every observation."""
     n = observations.lat_deg.size
-    found = Found(np.full((n, query.k), -1, np.int64), np.full((n, query.k), np.inf))
+    found = Found(kept(n, query.k, dtype=np.int64), kept(n, query.k))
     degrees = readable(observations)
-    for part, points, order in in_windows(degrees, 1, index.n_references):
+    for part, points, order in in_windows(degrees, _BLOCK, index.n_references):
+        own = Found(found.reference[part], found.key[part])
+        if order.size < len(points):
+            own.reference.fill(-1)
+            own.key.fill(np.inf)
         in_threads(
-            _search_near, threads_for(order.size, _GRAIN), *_searched(index), points,
-            *(one[part] for one in degrees), order, by == "brute", *(one[part] for one in found),
+            _search_near, threads_for(order.size, _GRAIN), index.pieces, index.areas,
+            _searched(index), points, *(one[part] for one in degrees), order, by == "brute", *own,
         )  # fmt: skip
     return answer_of(found) if measure else found
 
 
 def _search(
     index: ShapeIndex, observations: Degrees, asked: Within, by: Algorithm, counts: np.ndarray,
-    found: Pairs,
+    found: Pairs, of_rows: np.ndarray,
 ) -> None:  # fmt: skip
     degrees = readable(observations)
-    for part, points, order in in_windows(degrees, 1, index.n_references):
+    for part, points, order in in_windows(degrees, _BLOCK, index.n_references):
         counts[part] = 0
-        starts = found.starts[part.start : part.stop + 1]
+        threads = threads_for(order.size, _GRAIN)
         in_threads(
-            _search_around, threads_for(order.size, _GRAIN), *_searched(index), points,
-            *(one[part] for one in degrees), order, by == "brute", part.start, asked.chord2,
-            counts[part], starts, *found[1:],
+            _search_around, min(threads, len(of_rows)) if of_rows.size else threads,
+            index.pieces, index.areas, _searched(index), points, *(one[part] for one in degrees),
+            order, by == "brute", part.start, asked.chord2, counts[part], of_rows,
+            found.starts[part.start : part.stop + 1], *found[1:],
         )  # fmt: skip
+
+
+_NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+_NO_ROWS = np.empty((0, 0), np.int64)
 
 
 def count(index: ShapeIndex, observations: Degrees, asked: Within, by: Algorithm) -> np.ndarray:
     """How many shapes lie within the distance of every observation."""
     counts = np.empty(observations.lat_deg.size, np.int64)
-    none = np.empty(0, np.int64)
-    _search(index, observations, asked, by, counts, Pairs(none, none, np.empty(0)))
+    _search(index, observations, asked, by, counts, _NO_PAIRS, _NO_ROWS)
     return counts
+
+
+def count_by_row(
+    index: ShapeIndex, observations: Degrees, asked: Within, by: Algorithm
+) -> np.ndarray:
+    """How many observations lie within the distance of every shape."""
+    rows = max(1, index.n_references)
+    of_rows = np.zeros((max(1, min(_MOST_COUNTS // rows, threads_for(1 << 62, 1))), rows), np.int64)
+    counts = np.empty(observations.lat_deg.size, np.int64)
+    _search(index, observations, asked, by, counts, _NO_PAIRS, of_rows)
+    return np.asarray(of_rows.sum(axis=0)[: index.n_references])
 
 
 def pairs(index: ShapeIndex, observations: Degrees, asked: Within, by: Algorithm) -> Pairs:
@@ -333,7 +538,7 @@ def pairs(index: ShapeIndex, observations: Degrees, asked: Within, by: Algorithm
     counts = count(index, observations, asked, by)
     starts = np.append(0, counts.cumsum())
     found = Pairs(starts, np.empty(starts[-1], np.int64), np.empty(starts[-1]))
-    _search(index, observations, asked, by, counts, found)
+    _search(index, observations, asked, by, counts, found, _NO_ROWS)
     return found
 
 
@@ -342,12 +547,13 @@ def points(
 ) -> Degrees:
     """See `kernels.nearest_points`."""
     lat, lon = np.empty(reference.size), np.empty(reference.size)
-    vectors = unit_vectors(*observations)
     bounds = chord2_within(np.nan_to_num(distance_m))
     # The greatest squared chord of 0 m is more than 0.
     bounds[distance_m == 0.0] = 0.0
+    shapes = index.shapes
     in_threads(
-        _search_points, threads_for(reference.size, _GRAIN), index.pieces, index.arcs,
-        index.shapes, vectors, *readable(observations), reference, bounds, lat, lon,
+        _search_points, threads_for(reference.size, _GRAIN), index.pieces, _searched(index),
+        shapes.lat_deg, shapes.lon_deg, unit_vectors(*observations), *readable(observations),
+        reference, bounds, lat, lon,
     )  # fmt: skip
     return Degrees(lat, lon)

@@ -83,6 +83,22 @@ def count_within(
     return _search("count", index, lat_deg, lon_deg, distance_m, query, algorithm)
 
 
+def count_near(
+    index: ShapeIndex,
+    lat_deg: Array,
+    lon_deg: Array,
+    distance_m: float,
+    *,
+    algorithm: Algorithm = "auto",
+) -> Array:
+    """Count the observations within a distance of every shape: int64, shape (n_references,).
+
+    They are those that `within` finds it for, whose parameters and errors are its own.
+    """
+    query = (False, False, 0)
+    return _search("count_by_row", index, lat_deg, lon_deg, distance_m, query, algorithm)
+
+
 def _search(
     what: str,
     index: ReferenceIndex | ShapeIndex,

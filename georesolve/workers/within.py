@@ -151,6 +151,7 @@ class WithinShapes(Within):
     back: the points look for shapes, and the shapes are told.
     """
 
+    index: kernels.ShapeIndex
     points: Degrees
 
     def pairs(self, batch: Batch) -> kernels.Pairs:
@@ -164,18 +165,22 @@ class WithinShapes(Within):
         """How many points each of some shapes has."""
         return self._counts[batch.first_row : batch.first_row + batch.lat_deg.size]
 
+    @property
+    def _distance_m(self) -> float:
+        assert isinstance(self.options.distance_m, float), "of shapes there is one for all"
+        return self.options.distance_m
+
     def _found(self) -> Iterator[kernels.Pairs]:
-        distance, algorithm = self.options.distance_m, self.options.algorithm
-        assert isinstance(distance, float), "a summary of shapes has one distance for all"
+        distance, algorithm = self._distance_m, self.options.algorithm
         for start in range(0, max(1, self.points.lat_deg.size), MADE_PAIRS):
             lat_deg, lon_deg = (one[start : start + MADE_PAIRS] for one in self.points)
             yield kernels.within(self.index, lat_deg, lon_deg, distance, algorithm=algorithm)
 
     @cached_property
     def _counts(self) -> np.ndarray:
-        counts = np.zeros(self.index.n_references, np.int64)
-        for found in self._found():
-            counts += np.bincount(found.reference, minlength=counts.size)
+        counts: np.ndarray = kernels.count_near(
+            self.index, *self.points, self._distance_m, algorithm=self.options.algorithm
+        )
         return counts
 
     @cached_property

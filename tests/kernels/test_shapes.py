@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numba import config
 
 from georesolve.intake.shapes import Edging, shapes_of
-from georesolve.kernels import count_within, nearest, nearest_points, within
+from georesolve.kernels import count_near, count_within, nearest, nearest_points, within
 from georesolve.kernels.arcs import MARGIN, TOUCHING
 from georesolve.kernels.coordinates_cpu import answer_of, chord2_within, unit_vectors
 from georesolve.kernels.query import Degrees, Found
@@ -153,6 +153,8 @@ def test_all_within_a_distance_are_those_of_the_definition(seed, n, distance_m):
     found = within(index, lat, lon, asked)
     brute = within(index, lat, lon, asked, algorithm="brute")
     assert (count_within(index, lat, lon, asked) == near.sum(axis=1)).all()
+    if each.size == 1:
+        assert (count_near(index, lat, lon, asked) == near.sum(axis=0)).all()
     assert (np.diff(found.starts) == near.sum(axis=1)).all()
     for i in range(lat.size):
         rows = [row for row in np.argsort(chord2[i], kind="stable") if near[i, row]]
