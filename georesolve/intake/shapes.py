@@ -106,7 +106,9 @@ class ShapeReader:
             points = shapes_of(shapely.points(lon[valid], lat[valid]), self._how)[0]
             parts.append(points._replace(row=row + np.flatnonzero(valid)))
             number = np.where(shapes.polygon < 0, -1, shapes.polygon + polygons)
-            parts.append(shapes._replace(polygon=number))
+            parts.append(
+                shapes._replace(polygon=number, edge_polygon=shapes.edge_polygon + polygons)
+            )
             polygons += shapes.polygon_row.size
             row = stop
         return Shapes(*map(np.concatenate, zip(*parts, strict=True)))
@@ -144,17 +146,24 @@ def shapes_of(geometries: np.ndarray, how: Edging) -> tuple[Shapes, np.ndarray, 
             why[opposite] = "an edge of it is 180 degrees long: say which way, by a point between"
             paths = _paths(geometries[why == ""], np.flatnonzero(why == ""))
             edges = _edges(paths)
-    holds_south = np.zeros(paths.polygon_row.size, bool)
-    if how.edges == "spherical":
-        np.logical_xor.at(holds_south, *_sides(paths, edges, oriented=how.oriented))
-        ends, count = _eastwards(edges), np.ones(edges.path.size, np.int64)
-    else:
-        ends, count = _followed(edges, how.densify_m)
-    path = edges.path.repeat(count)
-    shapes = Shapes(paths.row[path], *ends, paths.polygon[path], paths.polygon_row, holds_south)
     lon, lat = np.full((2, len(geometries)), np.nan)
     lon[paths.row[edges.path[::-1]]] = edges.lon[::-1, 0]
     lat[paths.row[edges.path[::-1]]] = edges.lat[::-1, 0]
+    holds_south = np.zeros(paths.polygon_row.size, bool)
+    bounds, room = np.flatnonzero(paths.polygon[edges.path] >= 0), 0.0
+    if how.edges == "spherical":
+        np.logical_xor.at(holds_south, *_sides(paths, edges, oriented=how.oriented))
+        ends, count = _eastwards(edges), np.ones(edges.path.size, np.int64)
+        bounds = bounds[:0]
+    else:
+        edges = _west_first(edges)
+        ends, count = _followed(edges, how.densify_m)
+        room = 2 * how.densify_m / EARTH_RADIUS_M
+    path = edges.path.repeat(count)
+    shapes = Shapes(
+        paths.row[path], *ends, paths.polygon[path], paths.polygon_row, holds_south,
+        paths.polygon[edges.path[bounds]], edges.lat[bounds], edges.lon[bounds], np.array([room]),
+    )  # fmt: skip
     flawed = np.flatnonzero(why != "")
     return shapes, lon, lat, Flawed(flawed, why[flawed].tolist())
 
@@ -250,12 +259,16 @@ def _eastwards(edges: _Edges) -> tuple[np.ndarray, np.ndarray]:
     return _ordered(is_turned, lat), _ordered(is_turned, lon)
 
 
+def _west_first(edges: _Edges) -> _Edges:
+    """Edges that go one way, so that one of two polygons has the same points in both."""
+    lon, lat, path = edges
+    is_turned = (lon[:, 0] > lon[:, 1]) | ((lon[:, 0] == lon[:, 1]) & (lat[:, 0] > lat[:, 1]))
+    return _Edges(_ordered(is_turned, lon), _ordered(is_turned, lat), path)
+
+
 def _followed(edges: _Edges, densify_m: float) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
     """Arcs that follow straight edges: latitudes, longitudes, and how many each edge has."""
     lon, lat = edges.lon, edges.lat
-    # One way, so that an edge of two polygons has the same points in both.
-    is_turned = (lon[:, 0] > lon[:, 1]) | ((lon[:, 0] == lon[:, 1]) & (lat[:, 0] > lat[:, 1]))
-    lon, lat = _ordered(is_turned, lon), _ordered(is_turned, lat)
     east, north = np.radians(lon[:, 1] - lon[:, 0]), np.radians(lat[:, 1] - lat[:, 0])
     poleward = np.radians(np.abs(lat).max(axis=1))
     crosses = (lat[:, 0] < 0) != (lat[:, 1] < 0)

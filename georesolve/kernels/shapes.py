@@ -11,13 +11,15 @@ off together, so a box whose bound is beyond the worst best holds nothing that c
 
 What a polygon holds
 --------------------
-A point is in a polygon if the meridian from it to the south pole meets an odd number of its arcs,
-or an even one where the polygon `holds_south`. An arc meets the meridians from its western end up
-to, not including, its eastern end, by their longitudes in degrees, which are compared and never
-computed with. A point whose latitude is beyond an arc's is above or below it, and for the others
-`arcs.above` says so. Its sign can only be wrong of a point that is on the arc, whose distance is 0
-anyway. Arcs of a polygon are found by bins of longitudes, so that a country of many arcs takes
-little more than a building. `areas` is a tree of the boxes around what polygons hold.
+A point is in a polygon if the meridian from it to the south pole meets an odd number of its edges,
+or an even one where the polygon `holds_south`. Edges are its arcs, or straight lines in degrees,
+which the arcs follow: then the polygon holds what it holds in the plane. An edge meets the
+meridians from its western end up to, not including, its eastern end, by longitudes that are
+compared, and never computed with. A point whose latitude is beyond those of an edge is above or
+below it. For the others a sign says so: that of `arcs.above` can only be wrong of a point that is
+on the arc, whose distance is 0 anyway; where that of a straight edge may be wrong, the point is on
+the edge. Edges are found by bins of longitudes, so that a country of many takes little more than a
+building. `areas` is a tree of the boxes around what polygons hold.
 """
 
 import math
@@ -27,6 +29,7 @@ import numpy as np
 from numba import njit
 
 from georesolve.kernels.arcs import ARC, MARGIN, above, put_arc
+from georesolve.kernels.arithmetic import product, total
 from georesolve.kernels.boxes_cpu import FAR, WIDTH, fill_nodes
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.devices import Device, implementation
@@ -40,7 +43,9 @@ _LONGEST = 0.25
 _FEW = 16
 """Arcs of a polygon that are looked at without bins."""
 _MOST_IN_BINS = 3
-"""How often an arc stands in the bins of a polygon, on average, besides once."""
+"""How often an edge stands in the bins of a polygon, on average, besides once."""
+_SLACK_DEG = 1e-9
+"""More than what longitudes are rounded by where bins begin and end."""
 
 
 class Shapes(NamedTuple):
@@ -59,6 +64,11 @@ class Shapes(NamedTuple):
     polygon_row : int64 array, shape (n_polygons,)
     holds_south : bool array, shape (n_polygons,)
         Whether a polygon without the arcs that bound it would be all of the globe.
+    edge_polygon, edge_lat_deg, edge_lon_deg
+        The polygon and the ends of straight edges, the western first; longitudes from -180 to 360.
+        There are none where arcs are edges themselves.
+    room : float64 array
+        How far arcs are from straight edges, in radians: the largest counts.
     """
 
     row: np.ndarray
@@ -67,6 +77,10 @@ class Shapes(NamedTuple):
     polygon: np.ndarray
     polygon_row: np.ndarray
     holds_south: np.ndarray
+    edge_polygon: np.ndarray
+    edge_lat_deg: np.ndarray
+    edge_lon_deg: np.ndarray
+    room: np.ndarray
 
 
 class BoxTree(NamedTuple):
@@ -84,9 +98,10 @@ class BoxTree(NamedTuple):
 class Polygons(NamedTuple):
     """What says whether polygons hold a point; see `holds`.
 
-    Of polygon p the bins `first[p]` up to `first[p + 1]` divide `span[p]`: degrees eastwards from
-    its first longitude, and bins a degree. `starts` (n_bins + 1,) says where the arcs of a bin
-    stand in `arc`. `lat_deg` (n_arcs, 2) is between which latitudes an arc lies at least.
+    Of polygon p the bins `first[p]` up to `first[p + 1]` divide `span[p]`: its first longitude,
+    degrees eastwards from there, and bins a degree. `starts` (n_bins + 1,) says where the edges of
+    a bin stand in `edge`. Of arcs `lat_deg` (n_edges, 2) is between which latitudes they lie at
+    least, of `straight` edges the latitudes of their ends.
     """
 
     row: np.ndarray
@@ -94,7 +109,8 @@ class Polygons(NamedTuple):
     first: np.ndarray
     span: np.ndarray
     starts: np.ndarray
-    arc: np.ndarray
+    edge: np.ndarray
+    straight: bool
     lon_deg: np.ndarray
     lat_deg: np.ndarray
 
@@ -118,24 +134,29 @@ class ShapeIndex:
     def __init__(self, n_references: int, shapes: Shapes) -> None:
         self.n_references, self.shapes = n_references, shapes
         self.arcs = _arcs(shapes)
-        lat_deg = _bands(shapes, self.arcs)
         items, boxes = _pieces(self.arcs, shapes.row, shapes.polygon)
         self.pieces = _tree(items, boxes)
         numbers = np.arange(shapes.polygon_row.size + 1)
-        ranges = _ranges(shapes.polygon, shapes.polygon_row.size)
-        first, span, starts, arc = _bins(ranges, shapes.lon_deg)
+        straight = shapes.edge_polygon.size > 0
+        own, lon_deg = shapes.polygon, shapes.lon_deg
+        lat_deg = shapes.edge_lat_deg if straight else _bands(shapes, self.arcs)
+        if straight:
+            own, lon_deg = shapes.edge_polygon, shapes.edge_lon_deg
+        first, span, starts, edge = _bins(_ranges(own, numbers.size - 1), lon_deg)
         self.polygons = Polygons(
-            shapes.polygon_row, shapes.holds_south, first, span, starts, arc,
-            shapes.lon_deg, lat_deg,
+            shapes.polygon_row, shapes.holds_south, first, span, starts, edge, straight,
+            lon_deg, lat_deg,
         )  # fmt: skip
-        boxes = _areas(ranges, self.arcs, self.polygons)
+        boxes = np.empty((numbers.size - 1, 6))
+        ranges = _ranges(shapes.polygon, numbers.size - 1)
+        _fill_areas(ranges, self.arcs, self.polygons, shapes.room.max(initial=0.0), boxes)
         self.areas = _tree(np.stack([numbers[:-1], numbers[1:]], axis=1), boxes)
 
     @property
     def nbytes(self) -> int:
         """Memory that the index holds, in bytes."""
         arrays = (*self.shapes, self.arcs, *self.pieces, *self.areas, *self.polygons)
-        return int(sum(array.nbytes for array in arrays))
+        return int(sum(getattr(array, "nbytes", 0) for array in arrays))
 
 
 def nearest_points(
@@ -170,12 +191,40 @@ def holds(polygons, arcs, polygon, x, y, z, lat, lon):  # type: ignore[no-untype
     # Of no bins none is looked at.
     bin = first + min(int(apart * polygons.span[polygon, 2]), number - 1)
     for at in range(polygons.starts[bin], polygons.starts[bin + 1]):
-        arc = polygons.arc[at]
-        west, east = polygons.lon_deg[arc, 0], polygons.lon_deg[arc, 1]
+        edge = polygons.edge[at]
+        ends, lats = polygons.lon_deg[edge], polygons.lat_deg[edge]
+        if polygons.straight:
+            side = _side(ends[0], ends[1], lats[0], lats[1], lat, lon)
+            if side == 0:
+                return True
+            inside ^= side > 0
+            continue
+        west, east = ends[0], ends[1]
         meets = (west <= lon) & (lon < east) if west <= east else (west <= lon) | (lon < east)
-        if meets and lat >= polygons.lat_deg[arc, 0]:
-            inside ^= lat > polygons.lat_deg[arc, 1] or above(x, y, z, arcs[arc])
+        if meets and lat >= lats[0]:
+            inside ^= lat > lats[1] or above(x, y, z, arcs[edge])
     return inside
+
+
+@njit(inline="always")
+def _side(west, east, lat_west, lat_east, lat, lon):  # type: ignore[no-untyped-def]
+    """1 above a straight edge, 0 on it, -1 if the meridian to the south pole does not meet it."""
+    # The second is the same 360 degrees on: these differences of longitudes are exact.
+    here = (west <= lon) & (lon < east)
+    there = (east > 180.0) & (lon < east - 360.0) & ((west < 180.0) | (west - 360.0 <= lon))
+    if not (here | there) or lat < min(lat_west, lat_east):
+        return -1
+    if lat > max(lat_west, lat_east):
+        return 1
+    apart = total(lon if here else total(lon, 360.0), -west)
+    left = product(total(east, -west), total(lat, -lat_west))
+    right = product(total(lat_east, -lat_west), apart)
+    height = total(left, -right)
+    # Six roundings, and that of a longitude beyond 180.
+    lost = total(
+        product(2.0**-50, total(abs(left), abs(right))), product(1e-13, abs(lat_east - lat_west))
+    )
+    return 1 if height > lost else (0 if height >= -lost else -1)
 
 
 def _arcs(shapes: Shapes) -> np.ndarray:
@@ -223,6 +272,17 @@ def _add_arc(box, ax, ay, az, bx, by, bz):  # type: ignore[no-untyped-def]
     box[3] = max(box[3], max(ax, bx) + room)
     box[4] = max(box[4], max(ay, by) + room)
     box[5] = max(box[5], max(az, bz) + room)
+
+
+@njit(inline="always")
+def _add_part(box, arc, angle, part, parts):  # type: ignore[no-untyped-def]
+    """Have a box hold one of the equal parts of an arc, be there one or many."""
+    if parts == 1:
+        _add_arc(box, arc[0], arc[1], arc[2], arc[3], arc[4], arc[5])
+    else:
+        ax, ay, az = _between(arc, angle, part / parts)
+        bx, by, bz = _between(arc, angle, (part + 1) / parts)
+        _add_arc(box, ax, ay, az, bx, by, bz)
 
 
 @njit(inline="always")
@@ -286,14 +346,8 @@ def _fill_pieces(arcs, row, polygon, longest, items, boxes):  # type: ignore[no-
         for part in range(parts):
             if fills:
                 _start(box)
-                if parts == 1:
-                    for i in range(first, stop):
-                        arc = arcs[i]
-                        _add_arc(box, arc[0], arc[1], arc[2], arc[3], arc[4], arc[5])
-                else:
-                    ax, ay, az = _between(arcs[first], angle, part / parts)
-                    bx, by, bz = _between(arcs[first], angle, (part + 1) / parts)
-                    _add_arc(box, ax, ay, az, bx, by, bz)
+                for i in range(first, stop):
+                    _add_part(box, arcs[i], angle, part, parts)
                 items[made, 0], items[made, 1] = first, stop
                 boxes[made] = box
             made += 1
@@ -348,56 +402,52 @@ def _tree(items: np.ndarray, boxes: np.ndarray) -> BoxTree:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _fill_bins(ranges, lon_deg, first, span, starts, arc):  # type: ignore[no-untyped-def]
-    """Count the arcs of bins in `starts`, or write them where there is memory for them."""
+def _fill_bins(ranges, lon_deg, first, span, starts, edge):  # type: ignore[no-untyped-def]
+    """Count the edges of bins in `starts`, or write them where there is memory for them."""
     for polygon in range(ranges.shape[0]):
         n_bins = first[polygon + 1] - first[polygon]
-        west, scale = span[polygon, 0], span[polygon, 2]
+        west, extent, scale = span[polygon]
         for i in range(ranges[polygon, 0], ranges[polygon, 1]):
             if lon_deg[i, 0] == lon_deg[i, 1]:
                 continue
-            low = min(int(eastwards(lon_deg[i, 0], west) * scale), n_bins - 1)
-            high = min(int(eastwards(lon_deg[i, 1], west) * scale), n_bins - 1)
-            if eastwards(lon_deg[i, 1], west) < eastwards(lon_deg[i, 0], west):
-                # All around from the first longitude to itself, this one across it.
-                high += n_bins
-            for bin in range(low, min(high, low + n_bins - 1) + 1):
+            apart = eastwards(_canonical(lon_deg[i, 0]), west)
+            low = min(int(apart * scale), n_bins - 1)
+            apart += eastwards(lon_deg[i, 1], lon_deg[i, 0]) + _SLACK_DEG
+            high = int(apart * scale)
+            # Bins of all longitudes go on at the first one.
+            high = min(high, low + n_bins - 1 if extent >= 360.0 else n_bins - 1)
+            for bin in range(low, high + 1):
                 at = first[polygon] + bin % n_bins
-                if arc.size:
+                if edge.size:
                     starts[at] -= 1
-                    arc[starts[at]] = i
+                    edge[starts[at]] = i
                 else:
                     starts[at] += 1
+
+
+@njit(inline="always")
+def _canonical(lon):  # type: ignore[no-untyped-def]
+    """A longitude from -180 up to 180; exact."""
+    return lon - 360.0 if lon >= 180.0 else lon
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _measure_bins(ranges, lon_deg, first, span):  # type: ignore[no-untyped-def]
     for polygon in range(ranges.shape[0]):
         start, stop = ranges[polygon]
-        # From one of two longitudes that no arc crosses, if there is one, else all around.
-        west, extent, spans = -180.0, 360.0, 0.0
-        for frame in (-180.0, 0.0):
-            least, most, crossed = 360.0, 0.0, False
-            spans = 0.0
-            for i in range(start, stop):
-                a, b = eastwards(lon_deg[i, 0], frame), eastwards(lon_deg[i, 1], frame)
-                crossed |= b < a
-                least, most = min(least, a), max(most, b)
-                spans += eastwards(lon_deg[i, 1], lon_deg[i, 0])
-            if not crossed:
-                for i in range(start, stop):
-                    if eastwards(lon_deg[i, 0], frame) == least:
-                        west = lon_deg[i, 0]
-                extent = 0.0
-                for i in range(start, stop):
-                    extent = max(extent, eastwards(lon_deg[i, 1], west))
-                break
-        n = stop - start
+        west, east, spans, crosses = 360.0, -180.0, 0.0, False
+        for i in range(start, stop):
+            west, east = min(west, lon_deg[i, 0]), max(east, lon_deg[i, 1])
+            spans += eastwards(lon_deg[i, 1], lon_deg[i, 0])
+            crosses |= lon_deg[i, 1] < lon_deg[i, 0]
+        if crosses:
+            west, east = -180.0, 180.0
+        n, extent = stop - start, east - west + _SLACK_DEG
         n_bins = 1
         if n > _FEW and spans > 0.0:
             n_bins = max(1, min(n, int(_MOST_IN_BINS * n * extent / spans)))
-        span[polygon, 0], span[polygon, 1] = west, extent
-        span[polygon, 2] = n_bins / extent if extent > 0.0 else 0.0
+        span[polygon, 0], span[polygon, 1] = _canonical(west), extent
+        span[polygon, 2] = n_bins / extent
         first[polygon + 1] = first[polygon] + n_bins
 
 
@@ -415,26 +465,23 @@ def _bins(ranges: np.ndarray, lon_deg: np.ndarray) -> tuple[np.ndarray, ...]:
     starts = np.zeros(first[-1] + 1, np.int64)
     _fill_bins(ranges, lon_deg, first, span, starts, np.empty(0, np.int64))
     starts = np.cumsum(starts)
-    arc = np.empty(starts[-1], np.int64)
-    _fill_bins(ranges, lon_deg, first, span, starts, arc)
-    return first, span, starts, arc
+    edge = np.empty(starts[-1], np.int64)
+    _fill_bins(ranges, lon_deg, first, span, starts, edge)
+    return first, span, starts, edge
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _fill_areas(ranges, arcs, polygons, boxes):  # type: ignore[no-untyped-def]
+def _fill_areas(ranges, arcs, polygons, room, boxes):  # type: ignore[no-untyped-def]
     for polygon in range(ranges.shape[0]):
         box = boxes[polygon]
         _start(box)
         for i in range(ranges[polygon, 0], ranges[polygon, 1]):
-            arc = arcs[i]
-            angle = _angle(arc)
+            angle = _angle(arcs[i])
             parts = max(1, math.ceil(angle / _LONGEST))
-            for part in range(parts if parts > 1 else 0):
-                ax, ay, az = _between(arc, angle, part / parts)
-                bx, by, bz = _between(arc, angle, (part + 1) / parts)
-                _add_arc(box, ax, ay, az, bx, by, bz)
-            if parts == 1:
-                _add_arc(box, arc[0], arc[1], arc[2], arc[3], arc[4], arc[5])
+            for part in range(parts):
+                _add_part(box, arcs[i], angle, part, parts)
+        box[:3] -= room
+        box[3:] += room
         # What it holds goes beyond its arcs where it holds an end of an axis.
         for axis in range(3):
             for sign in (-1.0, 1.0):
@@ -446,9 +493,3 @@ def _fill_areas(ranges, arcs, polygons, boxes):  # type: ignore[no-untyped-def]
                         box[axis] = -1.0 - MARGIN
                     else:
                         box[3 + axis] = 1.0 + MARGIN
-
-
-def _areas(ranges: np.ndarray, arcs: np.ndarray, polygons: Polygons) -> np.ndarray:
-    boxes = np.empty((len(ranges), 6))
-    _fill_areas(ranges, arcs, polygons, boxes)
-    return boxes

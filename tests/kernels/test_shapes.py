@@ -83,6 +83,18 @@ def index_of(geometries, edging):
     return ShapeIndex(len(geometries), shapes)
 
 
+def in_plane(geometries, lat, lon):
+    """Whether polygons hold points in longitude and latitude, and whether that is hard to say."""
+    held, hard = np.zeros((2, lat.size, len(geometries)), bool)
+    for row in np.flatnonzero(shapely.get_dimensions(geometries) == 2):
+        geometry = geometries[row]
+        for turn in (-360, 0, 360):
+            there = shapely.points(lon + turn, lat)
+            held[:, row] |= shapely.intersects(geometry, there)
+            hard[:, row] |= shapely.distance(shapely.boundary(geometry), there) < 1e-11
+    return held, hard
+
+
 def chord2_of(index, lat, lon):
     """Squared chords of all pairs, by the definition: from the arcs of an index, and its sides."""
     shapes = index.shapes
@@ -95,7 +107,7 @@ def chord2_of(index, lat, lon):
     chord2 = np.full((lat.size, index.n_references), np.inf)
     for row in np.unique(shapes.row):
         chord2[:, row] = of_arcs[:, shapes.row == row].min(axis=1)
-    for polygon, row in enumerate(shapes.polygon_row):
+    for polygon, row in enumerate([] if shapes.edge_polygon.size else shapes.polygon_row):
         own = np.flatnonzero(shapes.polygon == polygon)
         arcs = np.stack([shapes.lat_deg[own], shapes.lon_deg[own]], axis=2).tolist()
         for i in np.flatnonzero(chord2[:, row] > TOUCHING):
@@ -123,6 +135,10 @@ def test_the_nearest_are_those_of_the_definition(edges, seed, n, k):
     index = index_of(geometries, Edging(edges, densify_m=1e4))
     lat, lon = observations(rng, geometries, 8)
     chord2 = chord2_of(index, lat, lon)
+    if edges == "planar":
+        held, hard = in_plane(geometries, lat, lon)
+        clear = (held | ~hard).all(axis=1)
+        lat, lon, chord2 = lat[clear], lon[clear], np.where(held, 0, chord2)[clear]
     rows = np.argsort(chord2, axis=1, kind="stable")[:, :k]
     found = nearest(index, lat, lon, k=k)
     brute = nearest(index, lat, lon, k=k, algorithm="brute")
@@ -232,6 +248,14 @@ def test_a_planar_polygon_holds_what_it_holds_in_the_plane():
         index = index_of([geometry], Edging())
         held = nearest(index, lat, lon).distance_m == 0
         assert (held == shapely.contains(geometry, points)).all()
+
+
+def test_what_is_on_a_straight_edge_is_in_the_polygons_of_both_sides():
+    index = index_of([shapely.box(-120, 49, -60, 60), shapely.box(-120, 30, -60, 49)], Edging())
+    lon = np.append(np.linspace(-120, -60, 101), 270.0)
+    found = nearest(index, np.full(lon.size, 49.0), lon, k=2)
+    assert (found.reference == [0, 1]).all()
+    assert (found.distance_m == 0).all()
 
 
 @settings(deadline=None, max_examples=40)
