@@ -145,6 +145,8 @@ def _coordinates(
         # Not `array.field`: below a null point there may lie numbers all the same.
         x, y = (pc.struct_field(array, axis).cast(pa.float64()) for axis in "xy")
         return x, y
+    if pa.types.is_binary_view(array.type):
+        array = array.cast(pa.large_binary())
     if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)):
         raise _error(
             file, column, f"it holds {array.type}, neither WKB nor GeoArrow points: write it as WKB"

@@ -27,7 +27,7 @@ from georesolve.kernels.coordinates_cpu import (
     unit_vectors,
 )
 from georesolve.kernels.distance import closer, squared_chord
-from georesolve.kernels.lanes_cpu import children_within, lowest_bit
+from georesolve.kernels.lanes_cpu import children_within, lowest_bit, prefetch_for_write
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import ROW, in_windows
 from georesolve.kernels.query import Answer, Degrees, Found, Pairs, Query, Within
@@ -172,19 +172,27 @@ def _gathered(tree, found, used, box, worst, brute, stack):  # type: ignore[no-u
 
 
 @njit(inline="always")
-def _load(points, lat_deg, lon_deg, order, first, used, at, lanes, box):  # type: ignore[no-untyped-def]
-    """Load some observations: x, y, z, latitude and longitude from -180 up to 180, and a box."""
+def _load(points, order, first, used, at, lanes, box):  # type: ignore[no-untyped-def]
+    """Load the unit vectors of some observations, and the box around them."""
     box[:3], box[3:] = np.inf, -np.inf
     for lane in range(used):
         i = order[first + lane] & ROW
         at[lane] = i
+        prefetch_for_write(points, order[min(first + used + lane, order.size - 1)] & ROW, 0)
         for axis in range(3):
             value = points[i, axis]
             lanes[axis, lane] = value
             box[axis] = min(box[axis], value)
             box[3 + axis] = max(box[3 + axis], value)
-        lanes[3, lane] = lat_deg[i]
-        lanes[4, lane] = lon_deg[i] - 360.0 if lon_deg[i] >= 180.0 else lon_deg[i]
+
+
+@njit(inline="always")
+def _load_degrees(lat_deg, lon_deg, used, at, lanes):  # type: ignore[no-untyped-def]
+    """Load their latitudes, and their longitudes from -180 up to 180, which polygons ask for."""
+    for lane in range(used):
+        lon = lon_deg[at[lane]]
+        lanes[3, lane] = lat_deg[at[lane]]
+        lanes[4, lane] = lon - 360.0 if lon >= 180.0 else lon
 
 
 @njit(inline="always")
@@ -204,9 +212,15 @@ def _compare(arcs, first, stop, lanes, chord2):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _holds(searched, polygon, lanes, lane):  # type: ignore[no-untyped-def]
+def _is_held(areas, item, searched, lanes, lane):  # type: ignore[no-untyped-def]
+    """Whether an observation is in the polygon of an area."""
+    node, child = item // WIDTH, item % WIDTH
+    for axis in range(3):
+        value = lanes[axis, lane]
+        if not areas.boxes[node, axis, child] <= value <= areas.boxes[node, 3 + axis, child]:
+            return False
     return holds(
-        searched.polygons, searched.arcs, polygon,
+        searched.polygons, searched.arcs, areas.items[item, 0],
         lanes[0, lane], lanes[1, lane], lanes[2, lane], lanes[3, lane], lanes[4, lane],
     )  # fmt: skip
 
@@ -246,7 +260,6 @@ def _search_near(  # type: ignore[no-untyped-def]
     n_blocks = (order.size + _BLOCK - 1) // _BLOCK
     stack, used = np.empty(STACK, np.int64), np.zeros(1, np.int64)
     found = np.empty(_FEW, np.int64)
-    bounds = np.empty(_FEW)
     lanes, before = np.zeros((5, _BLOCK)), np.zeros((5, 1))
     at = np.empty(_BLOCK, np.int64)
     box, own_box = np.empty(6), np.empty(6)
@@ -255,7 +268,8 @@ def _search_near(  # type: ignore[no-untyped-def]
     for block in range(n_blocks * thread // threads, n_blocks * (thread + 1) // threads):
         first = block * _BLOCK
         n = min(_BLOCK, order.size - first)
-        _load(points, lat_deg, lon_deg, order, first, n, at, lanes, box)
+        _load(points, order, first, n, at, lanes, box)
+        _load_degrees(lat_deg, lon_deg, n, at, lanes)
         for lane in range(n):
             for j in range(k):
                 reference[at[lane], j], key[at[lane], j] = ROW, np.inf
@@ -286,34 +300,15 @@ def _search_near(  # type: ignore[no-untyped-def]
                     )  # fmt: skip
         else:
             n_found = used[0]
-            _sort_by_bound(pieces, found, n_found, own_box, bounds)
             _take_areas(areas, searched, lanes, n, at, middle, reference, key, box, stack)
             _take_pieces(
-                pieces, searched, found, n_found, bounds, lanes, n, at, middle, worsts, reference,
-                key, chords,
+                pieces, searched, found, n_found, lanes, n, at, middle, worsts, reference, key,
+                chords,
             )  # fmt: skip
         for lane in range(n):
             for j in range(k):
                 if key[at[lane], j] == np.inf:
                     reference[at[lane], j] = -1
-
-
-@njit(inline="always")
-def _sort_by_bound(tree, found, n, box, bounds):  # type: ignore[no-untyped-def]
-    """Put items in the order of how far their boxes are at least."""
-    for j in range(n):
-        node, child = found[j] // WIDTH, found[j] % WIDTH
-        bound = 0.0
-        for axis in range(3):
-            least, most = tree.boxes[node, axis, child], tree.boxes[node, 3 + axis, child]
-            gap = max(max(least - box[3 + axis], box[axis] - most), 0.0)
-            bound += gap * gap
-        item = found[j]
-        to = j
-        while to > 0 and bounds[to - 1] > bound:
-            bounds[to], found[to] = bounds[to - 1], found[to - 1]
-            to -= 1
-        bounds[to], found[to] = bound, item
 
 
 @njit(inline="always")
@@ -324,16 +319,15 @@ def _take_areas(areas, searched, lanes, n, at, middle, reference, key, box, stac
     used, found = np.zeros(1, np.int64), np.empty(_FEW, np.int64)
     found = _gathered(areas, found, used, box, 0.0, False, stack)
     for j in range(used[0]):
-        polygon = areas.items[found[j], 0]
+        row = searched.polygons.row[areas.items[found[j], 0]]
         for lane in range(n):
-            if lane != middle and _holds(searched, polygon, lanes, lane):
-                i = at[lane]
-                _offer(reference[i], key[i], 0.0, searched.polygons.row[polygon])
+            if lane != middle and _is_held(areas, found[j], searched, lanes, lane):
+                _offer(reference[at[lane]], key[at[lane]], 0.0, row)
 
 
 @njit(inline="always")
 def _take_pieces(  # type: ignore[no-untyped-def]
-    pieces, searched, found, n_found, bounds, lanes, n, at, middle, worsts, reference, key, chords,
+    pieces, searched, found, n_found, lanes, n, at, middle, worsts, reference, key, chords,
 ):  # fmt: skip
     """Put the nearest of some pieces into lists, whose worst are bounded already."""
     last = key.shape[1] - 1
@@ -369,7 +363,7 @@ def _search_around(  # type: ignore[no-untyped-def]
     n, alone = _BLOCK, 0
     while first < stop:
         n = min(n, stop - first)
-        _load(points, lat_deg, lon_deg, order, first, n, at, lanes, box)
+        _load(points, order, first, n, at, lanes, box)
         worst, end = 0.0, 0
         for lane in range(n):
             i = first_of_all + at[lane]
@@ -387,6 +381,8 @@ def _search_around(  # type: ignore[no-untyped-def]
             continue
         holding = _gathered(areas, holding, used, box, 0.0, brute, stack)
         n_holding = used[0]
+        if n_holding:
+            _load_degrees(lat_deg, lon_deg, n, at, lanes)
         if pairs[0].size < end + RUN:
             pairs = np.empty(2 * end + RUN), np.empty(2 * end + RUN)
             ordered = np.empty(2 * end + RUN), np.empty(2 * end + RUN)
@@ -395,8 +391,10 @@ def _search_around(  # type: ignore[no-untyped-def]
         for j in range(n_holding):
             row = searched.polygons.row[areas.items[holding[j], 0]]
             holding[j] = row << 32 | holding[j]
-        near[:n_near].sort()
-        holding[:n_holding].sort()
+        if n_near > 1:
+            near[:n_near].sort()
+        if n_holding > 1:
+            holding[:n_holding].sort()
         i_near, i_holding = 0, 0
         # Row by row, as a shape has several pieces and areas.
         while i_near < n_near or i_holding < n_holding:
@@ -412,9 +410,9 @@ def _search_around(  # type: ignore[no-untyped-def]
                 )
                 i_near += 1
             while i_holding < n_holding and holding[i_holding] >> 32 == row:
-                polygon = areas.items[holding[i_holding] & ROW, 0]
+                item = holding[i_holding] & ROW
                 for lane in range(n):
-                    if chords[lane] > 0.0 and _holds(searched, polygon, lanes, lane):
+                    if chords[lane] > 0.0 and _is_held(areas, item, searched, lanes, lane):
                         chords[lane] = 0.0
                 i_holding += 1
             for lane in range(n):

@@ -6,8 +6,10 @@ import sys
 from contextlib import ExitStack
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import shapely
 
 from georesolve import kernels as kernels_of_ours
 from georesolve.benchmarks import (
@@ -23,6 +25,7 @@ from georesolve.benchmarks import (
     turns,
     within,
 )
+from georesolve.benchmarks.spatialbench import __main__ as spatialbench
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.pipeline import run
@@ -233,3 +236,29 @@ def test_maps(tmp_path, monkeypatch, capsys):
     report = json.loads(out.read_text())
     assert len(report["png"]) == len(report["geojson"]) == 4
     assert "first picture" in capsys.readouterr().out
+
+
+def test_spatialbench_from_files_to_file(tmp_path, monkeypatch, capsys):
+    rng = np.random.default_rng(3)
+    lat, lon = rng.uniform(-60, 60, 500), rng.uniform(-170, 170, 500)
+    near = np.arange(500) % 40
+    buildings = shapely.box(lon[:40], lat[:40], lon[:40] + 0.001, lat[:40] + 0.001)
+    pickups = shapely.points(lon[near] + rng.normal(0, 1e-3, 500), lat[near])
+    keys = pa.array(np.arange(500))
+    trips = {"t_tripkey": keys, "t_pickuploc": shapely.to_wkb(pickups)}
+    of_buildings = {
+        "b_buildingkey": keys[:40],
+        "b_name": [f"building {i}" for i in range(40)],
+        "b_boundary": shapely.to_wkb(buildings),
+    }
+    pq.write_table(pa.table(trips), tmp_path / "trip.parquet")
+    pq.write_table(pa.table(of_buildings), tmp_path / "building.parquet")
+    path = tmp_path / "figures.json"
+    monkeypatch.setattr(
+        sys, "argv", ["spatialbench", str(tmp_path), "--repeats", "1", "--json", str(path)]
+    )
+    spatialbench.main()
+    figures = json.loads(path.read_text())
+    assert figures["q12 georesolve"]["rows"] == 2500
+    assert figures["q8 georesolve"]["rows"] == figures["q8 geopandas"]["rows"] == 40
+    assert "| q12 | georesolve | 2500 |" in capsys.readouterr().out

@@ -6,6 +6,7 @@ import pickle
 import geopandas
 import numpy as np
 import pandas as pd
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -59,6 +60,7 @@ def tables():
         "GeoSeries": (frame().geometry, {}),
         "WKB in pandas": (arrow.to_pandas(), {"reference_geometry": "geom"}),
         "WKB in Arrow": (arrow, {"reference_geometry": "geom"}),
+        "WKB in polars": (polars.from_arrow(arrow), {"reference_geometry": "geom"}),
         "an index": (georesolve.Index(frame()), {}),
     }
 
