@@ -3,9 +3,9 @@
 Rows of arcs
 ------------
 A shape is a row of references: some arcs, which a line is made of or which bound a polygon. A point
-is an arc of no length. Answers are made of whole arcs. Boxes are around *pieces*: up to eight arcs
-that follow each other, or a part of a long one. They have room for the bulge of the arcs and for
-`arcs.MARGIN`. A box without that margin is at most as far as the true nearest point of what it
+is an arc of no length. Answers are made of whole arcs. Boxes are around *stretches*: up to eight
+arcs that follow each other, or a part of a long one. They have room for the bulge of the arcs and
+for `arcs.MARGIN`. A box without that margin is at most as far as the true nearest point of what it
 holds. The margin is more than the root of a computed squared chord and of a computed bound can be
 off together, so a box whose bound is beyond the worst best holds nothing that could win or tie.
 
@@ -37,9 +37,9 @@ from georesolve.kernels.order_cpu import ROW, scratch, sort
 from georesolve.kernels.query import Degrees
 
 _CHAIN = 8
-"""Arcs of a piece."""
+"""Arcs of a stretch."""
 _LONGEST = 0.25
-"""Radians of a piece."""
+"""Radians of a stretch."""
 _FEW = 16
 """Arcs of a polygon that are looked at without bins."""
 _MOST_IN_BINS = 3
@@ -123,7 +123,7 @@ class ShapeIndex:
     shapes : Shapes
         What it was made of.
     arcs : float64 array, shape (n_arcs, 16)
-    pieces, areas : BoxTree
+    stretches, areas : BoxTree
         Of ranges of arcs, and of polygons.
     polygons : Polygons
     """
@@ -134,8 +134,8 @@ class ShapeIndex:
     def __init__(self, n_references: int, shapes: Shapes) -> None:
         self.n_references, self.shapes = n_references, shapes
         self.arcs = _arcs(shapes)
-        items, boxes = _pieces(self.arcs, shapes.row, shapes.polygon)
-        self.pieces = _tree(items, boxes)
+        items, boxes = _stretches(self.arcs, shapes.row, shapes.polygon)
+        self.stretches = _tree(items, boxes)
         numbers = np.arange(shapes.polygon_row.size + 1)
         straight = shapes.edge_polygon.size > 0
         own, lon_deg = shapes.polygon, shapes.lon_deg
@@ -155,7 +155,7 @@ class ShapeIndex:
     @property
     def nbytes(self) -> int:
         """Memory that the index holds, in bytes."""
-        arrays = (*self.shapes, self.arcs, *self.pieces, *self.areas, *self.polygons)
+        arrays = (*self.shapes, self.arcs, *self.stretches, *self.areas, *self.polygons)
         return int(sum(getattr(array, "nbytes", 0) for array in arrays))
 
 
@@ -322,8 +322,8 @@ def _between(arc, angle, share):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _fill_pieces(arcs, row, polygon, longest, items, boxes):  # type: ignore[no-untyped-def]
-    """Write the pieces of arcs, if there is memory for them; returns how many they are."""
+def _fill_stretches(arcs, row, polygon, longest, items, boxes):  # type: ignore[no-untyped-def]
+    """Write the stretches of arcs, if there is memory for them; returns how many they are."""
     fills = items.shape[0] > 0
     box = np.empty(6)
     made = 0
@@ -355,16 +355,16 @@ def _fill_pieces(arcs, row, polygon, longest, items, boxes):  # type: ignore[no-
     return made
 
 
-def _pieces(
+def _stretches(
     arcs: np.ndarray, row: np.ndarray, polygon: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     chords = np.sqrt(((arcs[:, :3] - arcs[:, 3:6]) ** 2).sum(axis=1))
     # So long that few arcs are cut, and not many times.
     longest = float(np.clip(_CHAIN * chords.mean(), 1e-6, _LONGEST)) if row.size else _LONGEST
     none = np.empty((0, 2), np.int64), np.empty((0, 6))
-    n = _fill_pieces(arcs, row, polygon, longest, *none)
+    n = _fill_stretches(arcs, row, polygon, longest, *none)
     made = np.empty((n, 2), np.int64), np.empty((n, 6))
-    _fill_pieces(arcs, row, polygon, longest, *made)
+    _fill_stretches(arcs, row, polygon, longest, *made)
     return made
 
 

@@ -1,8 +1,8 @@
 """The nearest shapes of every observation on a CPU, and all within a distance.
 
 Neighbours on the curve are looked at in blocks. One walk of each tree of a `shapes.ShapeIndex`
-finds the candidates of a block: pieces within its bound, and areas that some of it may be in. Then
-every arc of a candidate is compared with all of the block, in a loop without branches.
+finds the candidates of a block: stretches within its bound, and areas that some of it may be in.
+Then every arc of a candidate is compared with all of the block, in a loop without branches.
 
 The bound of a block, for the nearest, comes from the one in its middle, which walks the trees by
 itself: no other has its k nearest farther away than that one and the way to it together. Where a
@@ -31,7 +31,7 @@ from georesolve.kernels.lanes_cpu import children_within, lowest_bit, prefetch_f
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import ROW, in_windows
 from georesolve.kernels.query import Answer, Degrees, Found, Pairs, Query, Within
-from georesolve.kernels.shapes import Polygons, ShapeIndex, holds
+from georesolve.kernels.shapes import BoxTree, Polygons, ShapeIndex, holds
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.walk_cpu import looks, put, walk
 from georesolve.kernels.ways import Algorithm
@@ -52,13 +52,15 @@ _MOST_COUNTS = 1 << 24
 class Searched(NamedTuple):
     """What a search needs of an index."""
 
+    stretches: BoxTree
+    areas: BoxTree
     arcs: np.ndarray
     row: np.ndarray
     polygons: Polygons
 
 
 class Near(NamedTuple):
-    """Collects the k nearest shapes of one observation, of the tree of areas or of pieces."""
+    """Collects the k nearest shapes of one observation, of the tree of areas or of stretches."""
 
     place: np.ndarray
     in_areas: bool
@@ -86,7 +88,7 @@ class Nearest(NamedTuple):
 
 @looks(Near)
 def _take_near(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
-    place, in_areas, (arcs, rows, polygons), reference, key = collector
+    place, in_areas, (_, _, arcs, rows, polygons), reference, key = collector
     last = key.size - 1
     while bits:
         item = node * WIDTH + lowest_bit(bits)
@@ -138,7 +140,7 @@ def _gather(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped
 
 @looks(Nearest)
 def _take_nearest(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
-    place, (arcs, rows, _), own, chord2, arc = collector
+    place, (_, _, arcs, rows, _), own, chord2, arc = collector
     while bits:
         item = node * WIDTH + lowest_bit(bits)
         bits &= bits - 1
@@ -212,9 +214,9 @@ def _compare(arcs, first, stop, lanes, chord2):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _is_held(areas, item, searched, lanes, lane):  # type: ignore[no-untyped-def]
+def _is_held(item, searched, lanes, lane):  # type: ignore[no-untyped-def]
     """Whether an observation is in the polygon of an area."""
-    node, child = item // WIDTH, item % WIDTH
+    areas, node, child = searched.areas, item // WIDTH, item % WIDTH
     for axis in range(3):
         value = lanes[axis, lane]
         if not areas.boxes[node, axis, child] <= value <= areas.boxes[node, 3 + axis, child]:
@@ -242,18 +244,20 @@ def _way2(lanes, lane, other, other_lane):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _walk_alone(pieces, areas, searched, lanes, lane, worst, brute, reference, key, box, stack):  # type: ignore[no-untyped-def]
+def _walk_alone(searched, lanes, lane, worst, brute, reference, key, box, stack):  # type: ignore[no-untyped-def]
     """Write the list of one observation, whose k nearest are within a bound."""
     place = lanes[:, lane].copy()
     box[:3], box[3:] = place[:3], place[:3]
-    _show(areas, Near(place, True, searched, reference, key), box, 0.0, brute, stack)
+    _show(searched.areas, Near(place, True, searched, reference, key), box, 0.0, brute, stack)
     worst = min(worst, key[key.size - 1])
-    _show(pieces, Near(place, False, searched, reference, key), box, worst, brute, stack)
+    _show(
+        searched.stretches, Near(place, False, searched, reference, key), box, worst, brute, stack
+    )
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _search_near(  # type: ignore[no-untyped-def]
-    thread, threads, pieces, areas, searched, points, lat_deg, lon_deg, order, brute, reference,
+    thread, threads, searched, points, lat_deg, lon_deg, order, brute, reference,
     key,
 ):  # fmt: skip
     k = reference.shape[1]
@@ -277,7 +281,7 @@ def _search_near(  # type: ignore[no-untyped-def]
         worst = _bound(reach, _way2(lanes, middle, before, 0))
         i = at[middle]
         _walk_alone(
-            pieces, areas, searched, lanes, middle, worst, brute, reference[i], key[i], own_box,
+            searched, lanes, middle, worst, brute, reference[i], key[i], own_box,
             stack,
         )  # fmt: skip
         reach = min(ALL, key[i, k - 1])
@@ -289,20 +293,20 @@ def _search_near(  # type: ignore[no-untyped-def]
             worst = max(worst, worsts[lane])
         used[0] = -1 if brute else 0
         if not brute:
-            _show(pieces, Gather(found, used), box, worst, False, stack)
+            _show(searched.stretches, Gather(found, used), box, worst, False, stack)
         if used[0] < 0:
             for lane in range(n):
                 if lane != middle:
                     i = at[lane]
                     _walk_alone(
-                        pieces, areas, searched, lanes, lane, worsts[lane], brute, reference[i],
+                        searched, lanes, lane, worsts[lane], brute, reference[i],
                         key[i], own_box, stack,
                     )  # fmt: skip
         else:
             n_found = used[0]
-            _take_areas(areas, searched, lanes, n, at, middle, reference, key, box, stack)
-            _take_pieces(
-                pieces, searched, found, n_found, lanes, n, at, middle, worsts, reference, key,
+            _take_areas(searched, lanes, n, at, middle, reference, key, box, stack)
+            _take_stretches(
+                searched, found, n_found, lanes, n, at, middle, worsts, reference, key,
                 chords,
             )  # fmt: skip
         for lane in range(n):
@@ -312,27 +316,27 @@ def _search_near(  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _take_areas(areas, searched, lanes, n, at, middle, reference, key, box, stack):  # type: ignore[no-untyped-def]
+def _take_areas(searched, lanes, n, at, middle, reference, key, box, stack):  # type: ignore[no-untyped-def]
     """Put what holds observations into their lists; that of the middle is made already."""
-    if not areas.items.shape[0]:
+    if not searched.areas.items.shape[0]:
         return
     used, found = np.zeros(1, np.int64), np.empty(_FEW, np.int64)
-    found = _gathered(areas, found, used, box, 0.0, False, stack)
+    found = _gathered(searched.areas, found, used, box, 0.0, False, stack)
     for j in range(used[0]):
-        row = searched.polygons.row[areas.items[found[j], 0]]
+        row = searched.polygons.row[searched.areas.items[found[j], 0]]
         for lane in range(n):
-            if lane != middle and _is_held(areas, found[j], searched, lanes, lane):
+            if lane != middle and _is_held(found[j], searched, lanes, lane):
                 _offer(reference[at[lane]], key[at[lane]], 0.0, row)
 
 
 @njit(inline="always")
-def _take_pieces(  # type: ignore[no-untyped-def]
-    pieces, searched, found, n_found, lanes, n, at, middle, worsts, reference, key, chords,
+def _take_stretches(  # type: ignore[no-untyped-def]
+    searched, found, n_found, lanes, n, at, middle, worsts, reference, key, chords,
 ):  # fmt: skip
-    """Put the nearest of some pieces into lists, whose worst are bounded already."""
+    """Put the nearest of some stretches into lists, whose worst are bounded already."""
     last = key.shape[1] - 1
     for j in range(n_found):
-        first, stop = pieces.items[found[j], 0], pieces.items[found[j], 1]
+        first, stop = searched.stretches.items[found[j], 0], searched.stretches.items[found[j], 1]
         row = searched.row[first]
         for lane in range(n):
             chords[lane] = np.inf
@@ -346,7 +350,7 @@ def _take_pieces(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _search_around(  # type: ignore[no-untyped-def]
-    thread, threads, pieces, areas, searched, points, lat_deg, lon_deg, order, brute, first_of_all,
+    thread, threads, searched, points, lat_deg, lon_deg, order, brute, first_of_all,
     limits, counts, of_rows, starts, reference, distance_m,
 ):  # fmt: skip
     """Count the shapes within a distance, by observation or by row, or write them."""
@@ -372,14 +376,14 @@ def _search_around(  # type: ignore[no-untyped-def]
             ends[lane] = end
             if fills:
                 end += starts[at[lane] + 1] - starts[at[lane]]
-        near = _gathered(pieces, near, used, box, min(worst, ALL), brute, stack)
+        near = _gathered(searched.stretches, near, used, box, min(worst, ALL), brute, stack)
         n_near = used[0]
         wide2 = (box[3] - box[0]) ** 2 + (box[4] - box[1]) ** 2 + (box[5] - box[2]) ** 2
         if n > 1 and n_near > _FEW and wide2 > worst:
             # They have little in common, and neither have those that follow.
             n, alone = 1, n
             continue
-        holding = _gathered(areas, holding, used, box, 0.0, brute, stack)
+        holding = _gathered(searched.areas, holding, used, box, 0.0, brute, stack)
         n_holding = used[0]
         if n_holding:
             _load_degrees(lat_deg, lon_deg, n, at, lanes)
@@ -387,16 +391,16 @@ def _search_around(  # type: ignore[no-untyped-def]
             pairs = np.empty(2 * end + RUN), np.empty(2 * end + RUN)
             ordered = np.empty(2 * end + RUN), np.empty(2 * end + RUN)
         for j in range(n_near):
-            near[j] = searched.row[pieces.items[near[j], 0]] << 32 | near[j]
+            near[j] = searched.row[searched.stretches.items[near[j], 0]] << 32 | near[j]
         for j in range(n_holding):
-            row = searched.polygons.row[areas.items[holding[j], 0]]
+            row = searched.polygons.row[searched.areas.items[holding[j], 0]]
             holding[j] = row << 32 | holding[j]
         if n_near > 1:
             near[:n_near].sort()
         if n_holding > 1:
             holding[:n_holding].sort()
         i_near, i_holding = 0, 0
-        # Row by row, as a shape has several pieces and areas.
+        # Row by row, as a shape has several stretches and areas.
         while i_near < n_near or i_holding < n_holding:
             row = near[i_near] >> 32 if i_near < n_near else holding[i_holding] >> 32
             if i_holding < n_holding:
@@ -406,13 +410,17 @@ def _search_around(  # type: ignore[no-untyped-def]
             while i_near < n_near and near[i_near] >> 32 == row:
                 item = near[i_near] & ROW
                 _compare(
-                    searched.arcs, pieces.items[item, 0], pieces.items[item, 1], lanes, chords[:n]
+                    searched.arcs,
+                    searched.stretches.items[item, 0],
+                    searched.stretches.items[item, 1],
+                    lanes,
+                    chords[:n],
                 )
                 i_near += 1
             while i_holding < n_holding and holding[i_holding] >> 32 == row:
                 item = holding[i_holding] & ROW
                 for lane in range(n):
-                    if chords[lane] > 0.0 and _is_held(areas, item, searched, lanes, lane):
+                    if chords[lane] > 0.0 and _is_held(item, searched, lanes, lane):
                         chords[lane] = 0.0
                 i_holding += 1
             for lane in range(n):
@@ -427,7 +435,9 @@ def _search_around(  # type: ignore[no-untyped-def]
             i = at[lane]
             size = ends[lane] - begin
             if not fills:
-                counts[i] = ends[lane]
+                # Most have none, and memory that is far away is not touched for them.
+                if ends[lane]:
+                    counts[i] = ends[lane]
                 continue
             put_in_order(pairs, begin, size, ordered, 0, ranks)
             measure_part(ordered[0][:size])
@@ -442,7 +452,7 @@ def _search_around(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _search_points(  # type: ignore[no-untyped-def]
-    thread, threads, pieces, searched, shape_lat, shape_lon, points, lat_deg, lon_deg, reference,
+    thread, threads, searched, shape_lat, shape_lon, points, lat_deg, lon_deg, reference,
     bounds, lat, lon,
 ):  # fmt: skip
     """Write where the nearest point of a shape is, of each observation's own one."""
@@ -459,7 +469,7 @@ def _search_points(  # type: ignore[no-untyped-def]
         box[:3], box[3:] = place, place
         chord2[0], arc[0] = np.inf, ROW
         nearest = Nearest(place, searched, reference[i], chord2, arc)
-        walk(pieces, nearest, box, min(bounds[i], ALL), 0, 0, NO_LIMIT, stack)
+        walk(searched.stretches, nearest, box, min(bounds[i], ALL), 0, 0, NO_LIMIT, stack)
         end, x, y, z = arc_point(place[0], place[1], place[2], searched.arcs[arc[0]])
         if end < 2:
             lat[i], lon[i] = shape_lat[arc[0], end], shape_lon[arc[0], end]
@@ -471,7 +481,7 @@ def _search_points(  # type: ignore[no-untyped-def]
 
 
 def _searched(index: ShapeIndex) -> Searched:
-    return Searched(index.arcs, index.shapes.row, index.polygons)
+    return Searched(index.stretches, index.areas, index.arcs, index.shapes.row, index.polygons)
 
 
 def search(
@@ -487,8 +497,8 @@ def search(
             own.reference.fill(-1)
             own.key.fill(np.inf)
         in_threads(
-            _search_near, threads_for(order.size, _GRAIN), index.pieces, index.areas,
-            _searched(index), points, *(one[part] for one in degrees), order, by == "brute", *own,
+            _search_near, threads_for(order.size, _GRAIN), _searched(index), points,
+            *(one[part] for one in degrees), order, by == "brute", *own,
         )  # fmt: skip
     return answer_of(found) if measure else found
 
@@ -503,8 +513,8 @@ def _search(
         threads = threads_for(order.size, _GRAIN)
         in_threads(
             _search_around, min(threads, len(of_rows)) if of_rows.size else threads,
-            index.pieces, index.areas, _searched(index), points, *(one[part] for one in degrees),
-            order, by == "brute", part.start, asked.chord2, counts[part], of_rows,
+            _searched(index), points, *(one[part] for one in degrees), order, by == "brute",
+            part.start, asked.chord2, counts[part], of_rows,
             found.starts[part.start : part.stop + 1], *found[1:],
         )  # fmt: skip
 
@@ -550,7 +560,7 @@ def points(
     bounds[distance_m == 0.0] = 0.0
     shapes = index.shapes
     in_threads(
-        _search_points, threads_for(reference.size, _GRAIN), index.pieces, _searched(index),
+        _search_points, threads_for(reference.size, _GRAIN), _searched(index),
         shapes.lat_deg, shapes.lon_deg, unit_vectors(*observations), *readable(observations),
         reference, bounds, lat, lon,
     )  # fmt: skip

@@ -250,6 +250,18 @@ def test_a_planar_polygon_holds_what_it_holds_in_the_plane():
         assert (held == shapely.contains(geometry, points)).all()
 
 
+def test_a_planar_polygon_may_be_all_of_the_globe_or_half_of_it():
+    rng = np.random.default_rng(17)
+    lat = np.concatenate([np.degrees(np.arcsin(rng.uniform(-1, 1, 300))), NASTY_LAT])
+    lon = np.concatenate([rng.uniform(-180, 360, 300), NASTY_LON[: len(NASTY_LAT)]])
+    for all_around in (shapely.box(-180, -90, 180, 90), shapely.box(0, -90, 360, 90)):
+        assert (nearest(index_of([all_around], Edging()), lat, lon).distance_m == 0).all()
+    east = index_of([shapely.box(0, -90, 180, 90)], Edging())
+    # So near the border float64 tells no side.
+    is_east = ((lon + 1e-12) % 360 <= 180 + 2e-12) | (np.abs(lat) > 90 - 1e-12)
+    assert ((nearest(east, lat, lon).distance_m == 0) == is_east).all()
+
+
 def test_what_is_on_a_straight_edge_is_in_the_polygons_of_both_sides():
     index = index_of([shapely.box(-120, 49, -60, 60), shapely.box(-120, 30, -60, 49)], Edging())
     lon = np.append(np.linspace(-120, -60, 101), 270.0)
