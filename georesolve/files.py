@@ -348,8 +348,9 @@ def _canonical(
     files: list[Listed], role: Role, options: Options | WithinOptions, folder: Path
 ) -> tuple[Dataset, ShapeReader | None]:
     reading, kept = options.reading(role), options.kept(role)
-    if len(files) == 1 and kept is not None:
-        # Several files are to have the same columns, whether they are needed or not.
+    is_own = options.exclude_self or getattr(options, "once", False)
+    if len(files) == 1 and kept is not None and not is_own:
+        # Several files are to have the same columns, needed or not, and so is a set against itself.
         reading = reading._replace(kept=tuple(kept))
     target = folder / f"{role}.parquet"
     with table_of(files, reading, role, folder) as table:

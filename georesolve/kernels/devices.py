@@ -13,7 +13,7 @@ Array = Any
 _FLOAT64 = np.dtype(np.float64)
 
 Device = Literal["cpu", "cuda"]
-Step = Literal["coordinates", "brute", "tree", "within", "merge", "shapes"]
+Step = Literal["coordinates", "brute", "tree", "within", "merge", "shapes", "outlines"]
 
 # Modules by name: those for CUDA are imported only once an array of CuPy has been seen.
 _MODULES: dict[Device, dict[Step, str]] = {
@@ -24,6 +24,7 @@ _MODULES: dict[Device, dict[Step, str]] = {
         "within": "georesolve.kernels.within_cpu",
         "merge": "georesolve.kernels.merge_cpu",
         "shapes": "georesolve.kernels.shapes_cpu",
+        "outlines": "georesolve.kernels.outlines_cpu",
     },
     "cuda": {
         "coordinates": "georesolve.kernels.coordinates_cuda",

@@ -30,8 +30,9 @@ from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.lanes_cpu import children_within, lowest_bit, prefetch_for_write
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import ROW, in_windows
+from georesolve.kernels.outlines_cpu import holds
 from georesolve.kernels.query import Answer, Degrees, Found, Pairs, Query, Within
-from georesolve.kernels.shapes import BoxTree, Polygons, ShapeIndex, holds
+from georesolve.kernels.shapes import BoxTree, Polygons, ShapeIndex
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.walk_cpu import looks, put, walk
 from georesolve.kernels.ways import Algorithm
