@@ -35,7 +35,6 @@ from georesolve.searches import (
     Progress,
     Search,
     deserves_all_gpus,
-    refuse_cuda,
     run_on_cluster,
 )
 from georesolve.workers.datasets import Dataset, PointSet, read_rows, recut
@@ -201,9 +200,6 @@ def resolve(
         dir=target.parent if scratch is None and isinstance(target, Path) else scratch,
     ) as name:
         job, shapes = _job(*sets, options, Path(name))
-        if shapes is not None:
-            refuse_cuda(device)
-            chosen = "cpu"
         rows = job.options.in_order(job.observations.rows, job.references.rows)
         remarked = _remarks(job, options)
         read = time.perf_counter()
@@ -212,9 +208,8 @@ def resolve(
         with _complete(target, Path(name)) as temporary:
             # Every other format is made of the Parquet file.
             parquet = temporary if suffix == "parquet" else Path(name) / "result.parquet"
-            if chosen == "cuda" and deserves_all_gpus(
-                job.observations.rows, job.references.rows, job.options
-            ):
+            sizes = job.observations.rows, job.references.rows
+            if chosen == "cuda" and shapes is None and deserves_all_gpus(*sizes, job.options):
                 counts = run_on_cluster(job, progress)
                 with open_matches(job.folder) as matches, parquet.open("wb") as file:
                     shutil.copyfileobj(matches, file, _COPIED_BYTES)
@@ -222,7 +217,7 @@ def resolve(
                 search = (
                     Search(_in_memory(job.references, job), chosen)
                     if shapes is None
-                    else _search_shapes(job, shapes)
+                    else _search_shapes(job, shapes, chosen)
                 )
                 counts = _write(job, search, parquet, progress)
             distances_m, cut = _distances(parquet, job)
@@ -359,14 +354,15 @@ def _canonical(
     return replace(dataset, digest=sha256_of(target)), points.shapes
 
 
-def _search_shapes(job: Job, shapes: ShapeReader) -> Search:
+def _search_shapes(job: Job, shapes: ShapeReader, device: Device) -> Search:
     """The search of lines and polygons, or of observations for a row a shape."""
     if job.options.summary_by == "observation":
         points = _in_memory(job.references, job)
-        return Search(replace(points, shapes=shapes.shapes(points.lat_deg, points.lon_deg)), "cpu")
+        points = replace(points, shapes=shapes.shapes(points.lat_deg, points.lon_deg))
+        return Search(points, device)
     asking = _in_memory(job.observations)
     asking = replace(asking, shapes=shapes.shapes(asking.lat_deg, asking.lon_deg))
-    return Search(_in_memory(job.references, job), "cpu", asking)
+    return Search(_in_memory(job.references, job), device, asking)
 
 
 def _in_memory(dataset: Dataset, job: Job | None = None) -> Points:

@@ -16,7 +16,7 @@ from georesolve.intake.points import Points
 from georesolve.kernels.query import is_valid
 from georesolve.searches import Search
 from georesolve.workers.frames import backend_on
-from georesolve.workers.gpus import DeviceChoice
+from georesolve.workers.gpus import DeviceChoice, choose_device
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.within import Batch
 
@@ -93,11 +93,11 @@ def sjoin_nearest(
         raise ValueError(f"k must be 1 to {kernels.MAX_K}, got {k!r}")
     left, right = _sets(left_df, right_df, how, "sjoin_nearest")
     if how == "right":
-        search = Search.on(left, device)
+        search = Search(left, choose_device(device))
         asking, found, metres = _nearest(search, right, k, max_distance, exclusive)
         pairs = _Pairs(found, asking, metres)
     else:
-        search = Search.on(right, device)
+        search = Search(right, choose_device(device))
         pairs = _Pairs(*_nearest(search, left, k, max_distance, exclusive))
     if how == "inner":
         matched = pairs.right >= 0
@@ -150,7 +150,7 @@ def sjoin(
         )
     each = metres if metres.ndim else float(metres)
     batch = Batch(left.lat_deg, left.lon_deg, 0, each)
-    search = Search.on(right, device).within(MatchOptions(question="within"))
+    search = Search(right, choose_device(device)).within(MatchOptions(question="within"))
     starts, reference, distance_m = search.pairs(batch)
     pairs = _Pairs(np.arange(left.rows).repeat(np.diff(starts)), reference, distance_m)
     if how == "left":

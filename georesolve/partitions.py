@@ -13,7 +13,7 @@ from georesolve.kernels.devices import Device
 from georesolve.options import Options, WithinOptions
 from georesolve.searches import Search
 from georesolve.tables import kinds_of
-from georesolve.workers.gpus import DeviceChoice
+from georesolve.workers.gpus import DeviceChoice, choose_device
 
 Asked = Options | WithinOptions
 Match = Callable[[Any, int, Search, Asked], Any]
@@ -30,7 +30,7 @@ class References:
 
     def search(self, device: DeviceChoice) -> Search:
         """The search on the device that this process chooses."""
-        search = Search.on(self.points, device)
+        search = Search(self.points, choose_device(device))
         with self._making:
             if search.device not in self._searches:
                 # Now, so that of several threads one builds it.

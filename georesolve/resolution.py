@@ -20,7 +20,7 @@ from georesolve.options import Options, WithinOptions
 from georesolve.partitions import is_collection, matched_later
 from georesolve.searches import Progress, Search
 from georesolve.workers.files import complete
-from georesolve.workers.gpus import DeviceChoice
+from georesolve.workers.gpus import DeviceChoice, choose_device
 from georesolve.workers.jobs import MatchOptions, with_id
 
 
@@ -237,7 +237,8 @@ def _resolved(
                 f"or give Index(device={device!r})"
             )
     else:
-        search = Search.on(_references(references, observations, points, asked), device)
+        points_of_references = _references(references, observations, points, asked)
+        search = Search(points_of_references, choose_device(device))
     match = _checked(points, search.references, asked, first_row)
     if match.summary_by == "reference":
         if isinstance(references, Index):
@@ -342,7 +343,7 @@ class Index:
             densify_m=densify_m,
         )
         points = given(references, "references").points(options.reading("references"), None)
-        self.search = Search.on(points, device)
+        self.search = Search(points, choose_device(device))
 
     def __len__(self) -> int:
         return self.search.references.rows

@@ -12,13 +12,12 @@ import pyarrow.parquet as pq
 
 from georesolve import kernels
 from georesolve.extras import needed
-from georesolve.intake.errors import InvalidOption
 from georesolve.intake.points import Points, write_points
 from georesolve.kernels.devices import Device
 from georesolve.kernels.query import Degrees
 from georesolve.workers.evidence import valid_rows
 from georesolve.workers.frames import backend_on
-from georesolve.workers.gpus import DeviceChoice, choose_device, count_gpus
+from georesolve.workers.gpus import count_gpus
 from georesolve.workers.index_files import map_index, write_index
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.manifest import open_matches
@@ -38,15 +37,6 @@ _CLUSTER_SECONDS = 30.0
 """Work that one GPU does in less time is not worth a cluster, which takes 6 to 20 s to open."""
 
 
-def refuse_cuda(device: DeviceChoice) -> None:
-    """Refuse a GPU for lines and polygons; raises InvalidOption."""
-    if device == "cuda":
-        raise InvalidOption(
-            "device is 'cuda', but references that are lines or polygons are searched on a CPU: "
-            "leave device out, or give 'cpu'"
-        )
-
-
 def deserves_all_gpus(n_observations: int, n_references: int, options: MatchOptions) -> bool:
     """Whether a search is worth a cluster of all GPUs, where there are several."""
     rate = rows_a_second(n_references, options, "cuda")
@@ -63,20 +53,12 @@ class Search:
         self.references, self.device = references, device
         self._asking = asking if asking is not None and asking.shapes is not None else None
 
-    @classmethod
-    def on(cls, references: Points, device: DeviceChoice) -> "Search":
-        """A search on the device that a user chooses; raises InvalidOption where it has none."""
-        if references.shapes is None:
-            return cls(references, choose_device(device))
-        refuse_cuda(device)
-        return cls(references, "cpu")
-
     @cached_property
     def index(self) -> kernels.ReferenceIndex | kernels.ShapeIndex:
         """What the kernels search."""
         shaped = self._asking or self.references
         if shaped.shapes is not None:
-            return kernels.ShapeIndex(shaped.rows, shaped.shapes)
+            return kernels.ShapeIndex(shaped.rows, shaped.shapes, self.device)
         return kernels.build_index(
             *self.on_device(self.references.lat_deg, self.references.lon_deg)
         )
@@ -123,7 +105,7 @@ class Search:
         known = options, references.valid_rows, references.kept.__getitem__
         if self._asking is not None:
             assert isinstance(self.index, kernels.ShapeIndex), "what asks are shapes"
-            points = Degrees(references.lat_deg, references.lon_deg)
+            points = Degrees(*self.on_device(references.lat_deg, references.lon_deg))
             return WithinShapes(*known, index=self.index, points=points)
         return Within(self.index, *known)
 

@@ -32,6 +32,7 @@ _MODULES: dict[Device, dict[Step, str]] = {
         "tree": "georesolve.kernels.tree_cuda",
         "within": "georesolve.kernels.within_cuda",
         "merge": "georesolve.kernels.reduce_cuda",
+        "shapes": "georesolve.kernels.shapes_cuda",
     },
 }
 _DEVICE_OF_LIBRARY: dict[str, Device] = {"numpy": "cpu", "cupy": "cuda"}

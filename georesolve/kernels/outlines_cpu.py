@@ -71,8 +71,8 @@ def build(shapes: Shapes) -> tuple[np.ndarray, BoxTree, BoxTree, Polygons]:
 @njit(inline="always")
 def eastwards(lon, west):  # type: ignore[no-untyped-def]
     """Degrees from a longitude eastwards; farther east is never fewer."""
-    apart = lon - west
-    return apart if apart >= 0.0 else apart + 360.0
+    apart = total(lon, -west)
+    return apart if apart >= 0.0 else total(apart, 360.0)
 
 
 @njit(inline="always")
@@ -85,7 +85,7 @@ def holds(polygons, arcs, polygon, x, y, z, lat, lon):  # type: ignore[no-untype
     first = polygons.first[polygon]
     number = polygons.first[polygon + 1] - first
     # Of no bins none is looked at.
-    bin = first + min(int(apart * polygons.span[polygon, 2]), number - 1)
+    bin = first + min(int(product(apart, polygons.span[polygon, 2])), number - 1)
     for at in range(polygons.starts[bin], polygons.starts[bin + 1]):
         edge = polygons.edge[at]
         ends, lats = polygons.lon_deg[edge], polygons.lat_deg[edge]
@@ -107,7 +107,8 @@ def _side(west, east, lat_west, lat_east, lat, lon):  # type: ignore[no-untyped-
     """1 above a straight edge, 0 on it, -1 if the meridian to the south pole does not meet it."""
     # The second is the same 360 degrees on: these differences of longitudes are exact.
     here = (west <= lon) & (lon < east)
-    there = (east > 180.0) & (lon < east - 360.0) & ((west < 180.0) | (west - 360.0 <= lon))
+    turned = total(west, -360.0)
+    there = (east > 180.0) & (lon < total(east, -360.0)) & ((west < 180.0) | (turned <= lon))
     if not (here | there) or lat < min(lat_west, lat_east):
         return -1
     if lat > max(lat_west, lat_east):
@@ -118,7 +119,8 @@ def _side(west, east, lat_west, lat_east, lat, lon):  # type: ignore[no-untyped-
     height = total(left, -right)
     # Six roundings, and that of a longitude beyond 180.
     lost = total(
-        product(2.0**-50, total(abs(left), abs(right))), product(1e-13, abs(lat_east - lat_west))
+        product(2.0**-50, total(abs(left), abs(right))),
+        product(1e-13, abs(total(lat_east, -lat_west))),
     )
     return 1 if height > lost else (0 if height >= -lost else -1)
 

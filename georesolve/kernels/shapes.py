@@ -1,6 +1,6 @@
 """Lines and polygons as a search takes them: arcs, and an index of them."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -78,6 +78,8 @@ class Polygons(NamedTuple):
 class ShapeIndex:
     """Shapes ready to be searched: what `kernels.nearest` and `within` take for a `ReferenceIndex`.
 
+    It is built on a CPU. A GPU gets a copy with its first search.
+
     Attributes
     ----------
     shapes : Shapes
@@ -86,13 +88,17 @@ class ShapeIndex:
     stretches, areas : BoxTree
         Of ranges of arcs, and of polygons.
     polygons : Polygons
+    device : str
+        Where it is searched, and the arrays of observations are.
+    resident : tuple, optional
+        What a GPU has of it.
     """
 
-    device: Device = "cpu"
     whole = True
 
-    def __init__(self, n_references: int, shapes: Shapes) -> None:
-        self.n_references, self.shapes = n_references, shapes
+    def __init__(self, n_references: int, shapes: Shapes, device: Device = "cpu") -> None:
+        self.n_references, self.shapes, self.device = n_references, shapes, device
+        self.resident: tuple[Any, ...] | None = None
         outlines = implementation("cpu", "outlines")
         self.arcs, self.stretches, self.areas, self.polygons = outlines.build(shapes)
 

@@ -104,14 +104,14 @@ def _take_near(collector, tree, node, bits, box, worst):  # type: ignore[no-unty
             row = rows[first]
             for i in range(first, stop):
                 chord2 = min(chord2, arc_chord2(place[0], place[1], place[2], arcs[i]))
-        if _offer(reference, key, chord2, row):
+        if offer(reference, key, chord2, row):
             worst = min(worst, key[last])
             bits &= children_within(tree.boxes, node, box, worst)
     return worst, 0
 
 
 @njit(inline="always")
-def _offer(reference, key, chord2, row):  # type: ignore[no-untyped-def]
+def offer(reference, key, chord2, row):  # type: ignore[no-untyped-def]
     """Put a shape into a list of distinct ones where it belongs; whether it does."""
     last = key.size - 1
     if not closer(chord2, row, key[last], reference[last]):
@@ -327,7 +327,7 @@ def _take_areas(searched, lanes, n, at, middle, reference, key, box, stack):  # 
         row = searched.polygons.row[searched.areas.items[found[j], 0]]
         for lane in range(n):
             if lane != middle and _is_held(found[j], searched, lanes, lane):
-                _offer(reference[at[lane]], key[at[lane]], 0.0, row)
+                offer(reference[at[lane]], key[at[lane]], 0.0, row)
 
 
 @njit(inline="always")
@@ -345,7 +345,7 @@ def _take_stretches(  # type: ignore[no-untyped-def]
         for lane in range(n):
             if chords[lane] <= worsts[lane] and lane != middle:
                 i = at[lane]
-                if _offer(reference[i], key[i], chords[lane], row):
+                if offer(reference[i], key[i], chords[lane], row):
                     worsts[lane] = min(worsts[lane], key[i, last])
 
 

@@ -174,14 +174,15 @@ class WithinShapes(Within):
         distance, algorithm = self._distance_m, self.options.algorithm
         for start in range(0, max(1, self.points.lat_deg.size), MADE_PAIRS):
             lat_deg, lon_deg = (one[start : start + MADE_PAIRS] for one in self.points)
-            yield kernels.within(self.index, lat_deg, lon_deg, distance, algorithm=algorithm)
+            found = kernels.within(self.index, lat_deg, lon_deg, distance, algorithm=algorithm)
+            yield kernels.Pairs(*map(backend_on(self.index.device).to_host, found))
 
     @cached_property
     def _counts(self) -> np.ndarray:
-        counts: np.ndarray = kernels.count_near(
+        counts = kernels.count_near(
             self.index, *self.points, self._distance_m, algorithm=self.options.algorithm
         )
-        return counts
+        return backend_on(self.index.device).to_host(counts)
 
     @cached_property
     def _pairs(self) -> kernels.Pairs:

@@ -238,8 +238,6 @@ def test_edges_of_180_degrees_and_missing_shapes_are_refused():
 def test_what_shapes_cannot_do_is_refused():
     with pytest.raises(georesolve.InvalidInput, match="not a point"):
         georesolve.nearest(frame(), HERE)
-    with pytest.raises(georesolve.InvalidOption, match="searched on a CPU"):
-        georesolve.nearest(HERE, frame(), device="cuda")
     with pytest.raises(georesolve.InvalidOption, match="a set resolved against itself"):
         georesolve.nearest(HERE, frame(), exclude_self=True)
     with pytest.raises(georesolve.InvalidOption, match="densify_m says how references are read"):

@@ -18,6 +18,7 @@ from georesolve.kernels import (
     order_cuda,
     precise_cuda,
     reduce_cuda,
+    shapes_cuda,
     walk_cuda,
     within_cuda,
 )
@@ -122,6 +123,18 @@ KERNELS |= {
         (I8_1, types.int64, I4_1, F8_1, I4_1, F8_1, I8_1, F8_1),
     ),
 }
+BOXES = (I8_2, F8_3, I8_1)
+SHAPES = (
+    *(*BOXES, *BOXES, F8_2, I8_1, I8_1, array(types.boolean, 1), I8_1, F8_2, I8_1, I8_1),
+    *(types.boolean, F8_2, F8_2, F8_1, F8_1, F8_2, I8_1, types.boolean),
+)
+KERNELS |= {
+    "search_near": (shapes_cuda.search_near, (*SHAPES, I8_2, F8_2)),
+    "search_around": (
+        shapes_cuda.search_around,
+        (*SHAPES, F8_1, I8_1, I8_1, I8_1, I8_1, F8_1),
+    ),
+}
 ORDERING = {
     "bound",
     "place",
@@ -164,7 +177,8 @@ def test_what_decides_is_rounded_step_by_step_and_not_spilled(name):
     arithmetic = set(re.findall(r"\b(?:mul|add|sub|fma|mad)[.\w]*\.f64\b", text))
     outwards = {"add.rm.f64", "add.rp.f64"} if name in {"fill_leaves", "fill_boxes"} else set()
     assert arithmetic - outwards <= {"mul.rn.f64", "add.rn.f64"}
-    assert ".local" not in text
+    # What walks alone has a stack.
+    assert ".local" not in text or name in {"search_near", "search_around"}
 
 
 def test_every_lane_takes_part_in_the_reductions_of_a_leaf():
