@@ -321,7 +321,7 @@ def service(tmp_path_factory, device):
 @pytest.fixture(scope="session")
 def long_job(device):
     """Observations, references and options of many seconds of work."""
-    m, n = {"cpu": (200_000, 100_000), "cuda": (4_000_000, 1_000_000)}[device]
+    m, n = {"cpu": (200_000, 100_000), "cuda": (4_000_000, 3_000_000)}[device]
     return points(m, 1), points(n, 2), {"algorithm": "brute"}
 
 

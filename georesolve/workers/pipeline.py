@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, NoReturn
+from typing import Any
 
 from distributed import CancelledError, Client, Future, futures_of, wait
 from distributed.scheduler import KilledWorker
@@ -141,7 +141,7 @@ def run(
             # All bytes of their parts are compared, which a bucket gives one by one slowly.
             standing = side_by_side(partial(standing_record, own), done)
             for chunk, record in zip(done, standing, strict=True):
-                _check(cluster, own, cancelled, [])
+                _check(cluster, own, cancelled)
                 if record is None:
                     todo.append(chunk)
                 else:
@@ -179,7 +179,7 @@ def _records(
     with contextlib.closing(Suspects(cluster.trial)) as suspects:
         try:
             while waiting or running or suspects:
-                _check(cluster, job, cancelled, list(running))
+                _check(cluster, job, cancelled)
                 # Refill at half a window: one graph for many tasks costs little more than for one.
                 # Not while there are suspects: more like them would end more workers.
                 if waiting and not suspects and len(running) <= window // 2:
@@ -231,6 +231,7 @@ def _records(
                         waiting = sorted([*waiting, *left], reverse=True)
         except BaseException:
             if cluster.is_up():
+                _stop(job, list(running))
                 _let_go(cluster.client, list(running))
             raise
 
@@ -369,12 +370,10 @@ def _word(job: Job) -> str:
     return f"run_{job.id.replace('-', '_')}"
 
 
-def _check(
-    cluster: Cluster, job: Job, cancelled: Callable[[], bool], running: list[Future[Any]]
-) -> None:
+def _check(cluster: Cluster, job: Job, cancelled: Callable[[], bool]) -> None:
     """End the run when the job is cancelled, or the cluster lost; keep its workers up."""
     if cancelled():
-        _stop(job, running)
+        raise JobCancelled(job.id)
     if not cluster.is_up():
         raise ClusterLost("the connection to the scheduler was lost")
     cluster.restore()
@@ -431,11 +430,10 @@ def _let_go(client: Client, futures: list[Future[Any]]) -> None:
         future.release()
 
 
-def _stop(job: Job, running: list[Future[Any]]) -> NoReturn:
-    """End a job that is cancelled, once no worker has it in hand any more."""
+def _stop(job: Job, running: list[Future[Any]]) -> None:
+    """Wait until no worker has a job in hand any more that has failed or is cancelled."""
     # The flag, not a cancelled future, ends what runs, and at once what is queued behind it. After
     # that nobody writes into the folder of the job.
-    job.cancel()
-    with contextlib.suppress(TimeoutError, CancelledError):
+    with contextlib.suppress(TimeoutError, CancelledError, OSError):
+        job.cancel()
         wait(running, timeout=_STOP_SECONDS)
-    raise JobCancelled(job.id)

@@ -43,7 +43,7 @@ def as_arrow_writes(content):
     """The same row groups, decoded and written by Arrow alone."""
     read = pq.ParquetFile(io.BytesIO(content))
     schema, sink = read.schema_arrow, io.BytesIO()
-    own = ("observation", "reference", "distance_m", "status")
+    own = ("observation", "reference", "distance_m")
     others = [name for name in schema.names if name not in own]
     with pq.ParquetWriter(
         sink,

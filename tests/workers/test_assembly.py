@@ -91,7 +91,7 @@ def put_together(job, table, edges, *, seed=0):
 def at_once(job, table):
     """The same rows as Arrow writes them when it has all of them, a row group at a time."""
     encoded = io.BytesIO()
-    plain = ("observation", "reference", "distance_m", "status")
+    plain = ("observation", "reference", "distance_m")
     others = [name for name in table.schema.names if name not in plain]
     schema = table.schema.with_metadata(provenance(job, COUNTS))
     of = table["observation"].to_numpy()
@@ -100,7 +100,7 @@ def at_once(job, table):
         encoded,
         schema,
         compression=dict.fromkeys(plain, "none") | dict.fromkeys(others, "zstd"),
-        use_dictionary=["status", *(name for name in others if name != "reference_code")],
+        use_dictionary=[name for name in others if name != "reference_code"],
         column_encoding=dict.fromkeys(["observation", "reference"], "DELTA_BINARY_PACKED"),
         write_page_checksum=True,
     ) as writer:

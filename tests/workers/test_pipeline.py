@@ -320,6 +320,28 @@ def test_a_chunk_that_finds_no_memory_is_halved(cluster, make_job, monkeypatch, 
     assert progress.rows_done == 10_000
 
 
+def resolve_or_fail(chunk, job):
+    """Fails on the first chunk, while others are in hand."""
+    time.sleep(0.5 if chunk.start == 0 else 1.5)
+    if chunk.start == 0:
+        raise ZeroDivisionError("of the first chunk")
+    return resolve(chunk, job)
+
+
+def test_a_job_that_fails_leaves_no_chunk_in_hand(cluster, make_job, monkeypatch):
+    """Its parts are removed next: who wrote one behind that would leave it there."""
+    cut_into(monkeypatch, 500)
+    job = make_job(points(2_000, 1), points(100, 2))
+    monkeypatch.setattr(pipeline, "resolve", resolve_or_fail)
+    start = time.monotonic()
+    with pytest.raises(ZeroDivisionError):
+        run(cluster, job, ignore, never)
+    assert 1 < time.monotonic() - start < 10
+    names = job.place.names()
+    time.sleep(2)
+    assert job.place.names() == names
+
+
 def ring(n):
     """References on a circle of latitude, and observations at the pole, half of them."""
     references, observations = points(n, 4), points(20_000, 5)
