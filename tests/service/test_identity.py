@@ -240,7 +240,7 @@ def test_a_dataset_whose_process_was_killed_leaves_no_file(tmp_path, monkeypatch
                 with pytest.raises(Killed):
                     library.keep(made, registered=True)
             assert len(list(store.datasets_place.path.glob("*.parquet"))) == 1
-            assert store.of("").registered_datasets(Page(10)) == []
+            assert store.of("").registered_datasets(Page()) == []
             assert unknown(store) == {}
             store.take_over()
             Retention(Settings(), store, library).sweep()

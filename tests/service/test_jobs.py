@@ -14,7 +14,7 @@ import pytest
 from georesolve.service.clock import new_id
 from georesolve.service.datasets.library import Library
 from georesolve.service.receiving.ingest import Ingested
-from georesolve.service.store.listing import Page
+from georesolve.service.store.listing import JobQuery
 from georesolve.service.store.rows import Delivery
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
@@ -283,7 +283,7 @@ def test_a_dataset_removed_meanwhile_takes_no_job(tmp_path):
         rows.append(library.keep(Ingested(store_points(points(5, seed), path), {})))
     library.remove(rows[1].id)
     assert store.add_job(*rows, MatchOptions(), Delivery()) is None
-    assert store.jobs(Page()) == []
+    assert store.jobs(JobQuery()) == []
     store.close()
 
 

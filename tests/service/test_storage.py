@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from georesolve.service.datasets.library import Library
 from georesolve.service.receiving.ingest import Ingested
-from georesolve.service.store.listing import Page
+from georesolve.service.store.listing import JobQuery
 from georesolve.service.store.rows import Delivery
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
@@ -166,7 +166,7 @@ def test_lists_and_scrapes_load_what_they_show(store, waiting):
     sa.event.listen(
         store._engine, "before_cursor_execute", lambda *event: statements.append(event[2])
     )
-    (listed,), (live,) = store.jobs(Page(10)), store.live_jobs()
+    (listed,), (live,) = store.jobs(JobQuery()), store.live_jobs()
     assert listed == live
     assert (listed.id, listed.status) == (id, "accepted")
     assert len(statements) == 2

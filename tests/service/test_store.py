@@ -33,7 +33,7 @@ from georesolve.service.store.changes import Bell
 from georesolve.service.store.engine import open_database
 from georesolve.service.store.keys import hash_of, prefix_of
 from georesolve.service.store.lease import Lease
-from georesolve.service.store.listing import Page, Selection
+from georesolve.service.store.listing import JobQuery, Page
 from georesolve.service.store.rows import Delivery, Repeat
 from georesolve.service.store.schema import VERSION, kept, metadata
 from georesolve.service.store.store import LONG_AGO, Store
@@ -331,11 +331,11 @@ def test_owners_do_not_see_each_other(tmp_path, store):
     mine, is_new = add(Library(ours), tmp_path, 1)
     assert (mine.owner, is_new) == ("ours", True)
     id = ours.add_job(mine, mine, MatchOptions(), Delivery())
-    assert [row.id for row in ours.registered_datasets(Page(10))] == [mine.id]
-    assert [row.id for row in ours.jobs(Page(10))] == [id]
+    assert [row.id for row in ours.registered_datasets(Page())] == [mine.id]
+    assert [row.id for row in ours.jobs(JobQuery())] == [id]
     assert theirs.dataset(mine.id) is None
     assert theirs.job(id) is None
-    assert theirs.jobs(Page(10)) == theirs.registered_datasets(Page(10)) == theirs.live_jobs() == []
+    assert theirs.jobs(JobQuery()) == theirs.registered_datasets(Page()) == theirs.live_jobs() == []
     assert theirs.kept_ids() == set()
     assert theirs.add_job(mine, mine, MatchOptions(), Delivery()) is None
     assert not theirs.finish_job(id, "dismissed", "by a stranger")
@@ -397,8 +397,8 @@ def test_an_id_that_no_database_takes_is_nobodys(store):
 def test_pages_and_selections(tmp_path, store):
     row, _ = add(Library(store), tmp_path, 1)
     ids = [store.add_job(row, row, MatchOptions(), Delivery()) for _ in range(5)][::-1]
-    assert {job.id for job in store.jobs(Page(10))} == set(ids)
-    seen, page = [], Page(2)
+    assert {job.id for job in store.jobs(JobQuery())} == set(ids)
+    seen, page = [], JobQuery(limit=2)
     while True:
         rows = store.jobs(page)
         seen += [row.id for row in rows[:2]]
@@ -406,7 +406,7 @@ def test_pages_and_selections(tmp_path, store):
         store.add_job(row, row, MatchOptions(), Delivery())
         if len(rows) <= 2:
             break
-        page = Page(2, Page(2).next_cursor(rows))
+        page = JobQuery(limit=2, cursor=page.next_cursor(rows))
     assert set(seen) == set(ids)
     assert len(seen) == 5
     first = store.job(ids[-1])
@@ -414,16 +414,16 @@ def test_pages_and_selections(tmp_path, store):
     store.finish_job(first.id, "successful", "done")
 
     def selected(**wanted):
-        return [job.id for job in store.jobs(Page(100), Selection(**wanted))]
+        return [job.id for job in store.jobs(JobQuery(**wanted))]
 
-    assert selected(statuses=("successful",)) == [first.id]
-    assert selected(processes=("other",)) == []
-    assert len(selected(processes=("other", "nearest"))) == 8
-    assert first.id in selected(created_from=first.created, created_to=first.created)
-    assert selected(created_from="2100-01-01T00:00:00.000+00:00") == []
+    assert selected(status=["successful"]) == [first.id]
+    assert selected(processID=["within"]) == []
+    assert len(selected(processID=["within", "nearest"])) == 8
+    assert first.id in selected(datetime=first.created)
+    assert selected(datetime="2100-01-01T00:00:00Z/..") == []
     # The others were never started, and have run for no time, not even for none.
-    assert selected(shortest_seconds=0, longest_seconds=100) == [first.id]
-    assert selected(shortest_seconds=100) == selected(longest_seconds=-1) == []
+    assert selected(minDuration=0, maxDuration=100) == [first.id]
+    assert selected(minDuration=100) == []
 
 
 def test_a_key_belongs_to_one_job(tmp_path, store):
@@ -432,7 +432,7 @@ def test_a_key_belongs_to_one_job(tmp_path, store):
     id = store.add_job(row, row, MatchOptions(), Delivery(), repeat)
     with pytest.raises(KeyInUse):
         store.add_job(row, row, MatchOptions(k=2), Delivery(), repeat)
-    assert [job.id for job in store.jobs(Page())] == [id]
+    assert [job.id for job in store.jobs(JobQuery())] == [id]
     assert store.first_of(repeat) == (id, "fingerprint")
     other = store.of("another owner")
     assert other.first_of(repeat) is None

@@ -16,7 +16,7 @@ from georesolve.service.datasets.library import Library
 from georesolve.service.http import examples, openapi
 from georesolve.service.http.answers import File, file_response
 from georesolve.service.http.bodies import media_type
-from georesolve.service.http.parameters import PageQuery, parameters_of
+from georesolve.service.http.parameters import parameters_of
 from georesolve.service.links import Link, base_of, links_of_page
 from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.receiving.models import FeatureCollection, TableParameters
@@ -276,10 +276,9 @@ def get_datasets(
     request: Request,
     store: OwnStore,
     quotas: Annotated[Quotas, part("quotas")],
-    query: Annotated[PageQuery, Query()],
+    page: Annotated[Page, Query()],
 ) -> DatasetList:
     """The registered datasets, the newest first; the link `next` leads on when there are more."""
-    page = Page(query.limit, query.cursor)
     rows = store.registered_datasets(page)
     names, owners = store.names.of([row.id for row in rows]), store.owners()
     return DatasetList(

@@ -6,7 +6,7 @@ from dataclasses import fields
 from functools import cached_property
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from starlette.requests import HTTPConnection
 
@@ -19,7 +19,7 @@ _UNKNOWN_SHOWN = 10
 LISTS = frozenset(one.name for one in fields(MatchOptions) if isinstance(one.default, tuple))
 """Options that may be given several times."""
 _QUERY_LISTS = LISTS | {"processID", "status", "type"}
-"""What a query may give several times: columns, and the lists of `jobs.models.JobQuery`."""
+"""What a query may give several times: columns, and the lists of `store.listing.JobQuery`."""
 Texts = Iterable[tuple[str, str]]
 """Names and texts, of a query or of the fields of a form, in their order."""
 
@@ -68,13 +68,6 @@ def _unknown(name: str, known: list[str]) -> InitErrorDetails:
         {"meant": meant(name, known), "known": ", ".join(known)},
     )
     return InitErrorDetails(type=error, loc=(name,), input=None)
-
-
-class PageQuery(Parameters):
-    """Which page of a list."""
-
-    limit: int = Field(100, ge=1, le=1000, description="rows on a page")
-    cursor: str | None = Field(None, description="where the page begins: see the link `next`")
 
 
 P = TypeVar("P", bound=Parameters)

@@ -1,19 +1,12 @@
 """What clients are told of jobs: how far they are, and in the end what they did."""
 
-from datetime import UTC, datetime
 from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from georesolve.service import errors
-from georesolve.service.http.parameters import PageQuery
 from georesolve.service.links import OGC_RELATION, Link
-from georesolve.service.store.listing import Selection
 from georesolve.service.store.rows import LIVE, JobState, JobStatus, ProcessId
 from georesolve.workers.jobs import MatchOptions
-
-_LONGEST = 1_000_000_000
-"""Seconds that a job cannot have run: databases know no number that is too large for them."""
 
 
 class StatusInfo(BaseModel):
@@ -122,48 +115,3 @@ class Report(BaseModel):
         description="what `distance_m` is, and what nearest means",
     )
     options: MatchOptions = Field(description="the match options of the job")
-
-
-class JobQuery(PageQuery):
-    """Which page of which jobs."""
-
-    status: list[JobStatus] = Field([], description="only jobs in these")
-    type: list[Literal["process"]] = Field([], description="of the standard; there is one")
-    processID: list[ProcessId] = Field([], description="only jobs of these")
-    datetime: str | None = Field(
-        None, description="only jobs accepted then: a time, or two with a slash; `..` for open"
-    )
-    minDuration: int | None = Field(
-        None, ge=0, le=_LONGEST, description="only jobs that ran as many seconds"
-    )
-    maxDuration: int | None = Field(
-        None, ge=0, le=_LONGEST, description="only jobs that ran no longer"
-    )
-
-    def selection(self) -> Selection:
-        """Which jobs."""
-        times = _interval(self.datetime) if self.datetime else (None, None)
-        spans = self.minDuration, self.maxDuration
-        return Selection(tuple(self.status), tuple(self.processID), *times, *spans)
-
-
-def _interval(text: str) -> tuple[str | None, str | None]:
-    start, slash, end = text.partition("/")
-    try:
-        return _time(start), _time(end if slash else start)
-    except (ValueError, OverflowError):
-        # The first and the last day of the calendar may have no time in UTC.
-        raise errors.InvalidRequest(
-            f"/query/datetime: {text[:80]!r} is no time: give 2026-11-21T09:30:00Z, "
-            "2026-11-21T00:00:00Z/2026-11-22T00:00:00Z, or .. for an open end",
-            [{"pointer": "/query/datetime", "detail": "no time of RFC 3339, nor two"}],
-        ) from None
-
-
-def _time(text: str) -> str | None:
-    if text in ("", ".."):
-        return None
-    time = datetime.fromisoformat(text)
-    # Without an offset it is taken for UTC, as the times of the service are.
-    time = time.replace(tzinfo=time.tzinfo or UTC).astimezone(UTC)
-    return time.isoformat(timespec="milliseconds")

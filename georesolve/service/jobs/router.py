@@ -14,10 +14,10 @@ from georesolve.service.datasets.library import Library
 from georesolve.service.http import examples
 from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.jobs.endings import dismiss
-from georesolve.service.jobs.models import JobList, JobQuery, Report, StatusInfo
+from georesolve.service.jobs.models import JobList, Report, StatusInfo
 from georesolve.service.links import base_of, links_of_page
 from georesolve.service.metrics import Metrics
-from georesolve.service.store.listing import Page
+from georesolve.service.store.listing import JobQuery
 from georesolve.service.store.rows import LIVE, JobRow
 
 router = APIRouter(tags=["jobs"])
@@ -57,13 +57,13 @@ def get_jobs(
     query: Annotated[JobQuery, Query()],
 ) -> JobList:
     """Jobs, the newest first; the link `next` leads on when there are more."""
-    page, base, waiting = Page(query.limit, query.cursor), base_of(request), cluster.waiting
-    rows, owners = store.jobs(page, query.selection()), store.owners()
+    base, waiting = base_of(request), cluster.waiting
+    rows, owners = store.jobs(query), store.owners()
     return JobList(
         jobs=[
-            StatusInfo.of(row, base, waiting, owners.get(row.owner)) for row in rows[: page.limit]
+            StatusInfo.of(row, base, waiting, owners.get(row.owner)) for row in rows[: query.limit]
         ],
-        links=links_of_page(request, page.next_cursor(rows)),
+        links=links_of_page(request, query.next_cursor(rows)),
     )
 
 

@@ -1,28 +1,38 @@
 """Lists of rows, the newest first, in pages that begin after the last row of the one before."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 import sqlalchemy as sa
+from pydantic import Field
 
 from georesolve.service import errors
-from georesolve.service.store.rows import DatasetRow, JobState
+from georesolve.service.clock import now
+from georesolve.service.http.parameters import Parameters
+from georesolve.service.store.rows import DatasetRow, JobState, JobStatus, ProcessId
 from georesolve.service.store.schema import jobs
 
+_LONGEST = 1_000_000_000
+"""Seconds that a job cannot have run: databases know no number that is too large for them."""
 
-@dataclass(frozen=True)
-class Page:
+
+class Page(Parameters):
     """One page of a list: so many rows from where the page before told, if it is not the first."""
 
-    limit: int = 100
-    cursor: str | None = None
+    limit: int = Field(100, ge=1, le=1000, description="rows on a page")
+    cursor: str | None = Field(None, description="where the page begins: see the link `next`")
 
     def of(self, query: "sa.Select[Any]", table: sa.Table) -> "sa.Select[Any]":
         """A query for this page, and for one row more, which tells whether there is another."""
-        place = sa.tuple_(table.c.created, table.c.id)
         if self.cursor is not None:
-            query = query.where(place < sa.tuple_(*_place_of(self.cursor)))
+            created, _, id = self.cursor.partition("_")
+            if not id or not self.cursor.isprintable():
+                raise errors.InvalidRequest(
+                    f"/query/cursor: {self.cursor[:80]!r} is no cursor: take the link 'next' of "
+                    "the page before"
+                )
+            query = query.where(sa.tuple_(table.c.created, table.c.id) < sa.tuple_(created, id))
         return query.order_by(table.c.created.desc(), table.c.id.desc()).limit(self.limit + 1)
 
     def next_cursor(self, rows: Sequence[DatasetRow | JobState]) -> str | None:
@@ -33,45 +43,36 @@ class Page:
         return f"{last.created}_{last.id}"
 
 
-def _place_of(cursor: str) -> tuple[str, str]:
-    created, _, id = cursor.partition("_")
-    if not id or not cursor.isprintable():
-        raise errors.InvalidRequest(
-            f"/query/cursor: {cursor[:80]!r} is no cursor: take the link 'next' of the page before"
-        )
-    return created, id
+class JobQuery(Page):
+    """Which page of which jobs."""
 
+    status: list[JobStatus] = Field([], description="only jobs in these")
+    type: list[Literal["process"]] = Field([], description="of the standard; there is one")
+    processID: list[ProcessId] = Field([], description="only jobs of these")
+    datetime: str | None = Field(
+        None, description="only jobs accepted then: a time, or two with a slash; `..` for open"
+    )
+    minDuration: int | None = Field(
+        None, ge=0, le=_LONGEST, description="only jobs that ran as many seconds"
+    )
+    maxDuration: int | None = Field(
+        None, ge=0, le=_LONGEST, description="only jobs that ran no longer"
+    )
 
-@dataclass(frozen=True)
-class Selection:
-    """Which jobs: all, or those in one of some statuses, accepted in a time, that ran so long."""
-
-    statuses: tuple[str, ...] = ()
-    processes: tuple[str, ...] = ()
-    created_from: str | None = None
-    created_to: str | None = None
-    shortest_seconds: float | None = None
-    longest_seconds: float | None = None
-
-    def of(self, query: "sa.Select[Any]", now: str, dialect: str) -> "sa.Select[Any]":
-        """A query for these jobs."""
+    def chosen(self, dialect: str) -> list[sa.ColumnElement[bool]]:
+        """What holds for these jobs."""
+        start, end = _interval(self.datetime) if self.datetime else (None, None)
         # What was never started has no duration, and is in no span of them.
-        seconds = _seconds(jobs.c.started, sa.func.coalesce(jobs.c.finished, now), dialect)
-        conditions: list[tuple[Callable[[Any], sa.ColumnElement[bool]], Any]] = [
-            (jobs.c.status.in_, self.statuses or None),
-            (jobs.c.process.in_, self.processes or None),
-            (jobs.c.created.__ge__, self.created_from),
-            (jobs.c.created.__le__, self.created_to),
-            (seconds.__ge__, self.shortest_seconds),
-            (seconds.__le__, self.longest_seconds),
+        seconds = _seconds(jobs.c.started, sa.func.coalesce(jobs.c.finished, now()), dialect)
+        conditions = [
+            (jobs.c.status.in_(self.status), bool(self.status)),
+            (jobs.c.process.in_(self.processID), bool(self.processID)),
+            (jobs.c.created >= start, start is not None),
+            (jobs.c.created <= end, end is not None),
+            (seconds >= self.minDuration, self.minDuration is not None),
+            (seconds <= self.maxDuration, self.maxDuration is not None),
         ]
-        for holds, asked in conditions:
-            if asked is not None:
-                query = query.where(holds(asked))
-        return query
-
-
-ALL = Selection()
+        return [holds for holds, is_asked in conditions if is_asked]
 
 
 def _seconds(start: Any, end: Any, dialect: str) -> sa.ColumnElement[Any]:
@@ -80,3 +81,25 @@ def _seconds(start: Any, end: Any, dialect: str) -> sa.ColumnElement[Any]:
         return (sa.func.julianday(end) - sa.func.julianday(start)) * 86_400.0
     time = sa.TIMESTAMP(timezone=True)
     return sa.extract("epoch", sa.cast(end, time) - sa.cast(start, time))
+
+
+def _interval(text: str) -> tuple[str | None, str | None]:
+    start, slash, end = text.partition("/")
+    try:
+        return _time(start), _time(end if slash else start)
+    except (ValueError, OverflowError):
+        # The first and the last day of the calendar may have no time in UTC.
+        raise errors.InvalidRequest(
+            f"/query/datetime: {text[:80]!r} is no time: give 2026-11-21T09:30:00Z, "
+            "2026-11-21T00:00:00Z/2026-11-22T00:00:00Z, or .. for an open end",
+            [{"pointer": "/query/datetime", "detail": "no time of RFC 3339, nor two"}],
+        ) from None
+
+
+def _time(text: str) -> str | None:
+    if text in ("", ".."):
+        return None
+    time = datetime.fromisoformat(text)
+    # Without an offset it is taken for UTC, as the times of the service are.
+    time = time.replace(tzinfo=time.tzinfo or UTC).astimezone(UTC)
+    return time.isoformat(timespec="milliseconds")

@@ -23,7 +23,7 @@ from georesolve.service.store.engine import (
 from georesolve.service.store.identity import ID_FILE, refuse_other_store
 from georesolve.service.store.keys import Keys
 from georesolve.service.store.lease import Lease
-from georesolve.service.store.listing import ALL, Page, Selection
+from georesolve.service.store.listing import JobQuery, Page
 from georesolve.service.store.names import Names, is_newest
 from georesolve.service.store.rows import (
     JOB,
@@ -367,11 +367,11 @@ class Store(Queries):
         row = self._first(sa.select(*_ROW).where((jobs.c.id == id) & self._seen(jobs)))
         return JOB.validate_python({**row}) if row else None
 
-    def jobs(self, page: Page, selection: Selection = ALL) -> list[JobState]:
+    def jobs(self, asked: JobQuery) -> list[JobState]:
         """A page of jobs, and one more when there is another page."""
         query = sa.select(*_STATE).where(self._seen(jobs))
-        query = selection.of(query, now(), self._engine.dialect.name)
-        return [JOB_STATE.validate_python({**row}) for row in self._rows(page.of(query, jobs))]
+        query = query.where(*asked.chosen(self._engine.dialect.name))
+        return [JOB_STATE.validate_python({**row}) for row in self._rows(asked.of(query, jobs))]
 
     def has_ended(self, id: str) -> bool:
         """Whether a job is not live any more."""
