@@ -61,25 +61,20 @@ class Probe:
         self._trouble: Trouble | None = None
         self._tried_at = -math.inf
         self._starting = threading.Lock()
-        self._ended = threading.Event()
-        self._ended.set()
+        self._trying: threading.Thread | None = None
 
     def trouble(self, patience_seconds: float = 0.0) -> Trouble | None:
         """Why it could not be written lately, if a try under way ends in time; None if it could."""
         with self._starting:
-            if self._ended.is_set() and time.monotonic() - self._tried_at >= _PROBE_SECONDS:
-                self._ended.clear()
-                self._tried_at = time.monotonic()
-                try:
-                    threading.Thread(target=self._try, name="probe", daemon=True).start()
-                except RuntimeError:
-                    # Without a thread nothing is tried, so nothing would end it.
-                    self._ended.set()
-                    raise
-        if not self._ended.wait(patience_seconds):
-            seconds = time.monotonic() - self._tried_at
-            if seconds > _HUNG_SECONDS:
-                return Trouble(f"a write has not ended for {seconds:.0f} s", False)
+            trying, seconds = self._trying, time.monotonic() - self._tried_at
+            if trying is None or (seconds >= _PROBE_SECONDS and not trying.is_alive()):
+                trying = threading.Thread(target=self._try, name="probe", daemon=True)
+                trying.start()
+                self._trying, self._tried_at = trying, time.monotonic()
+        trying.join(patience_seconds)
+        seconds = time.monotonic() - self._tried_at
+        if trying.is_alive() and seconds > _HUNG_SECONDS:
+            return Trouble(f"a write has not ended for {seconds:.0f} s", False)
         return self._trouble
 
     def _try(self) -> None:
@@ -91,8 +86,6 @@ class Probe:
             number = error.errno if isinstance(error, OSError) else None
             reason = os.strerror(number) if number else ""
             self._trouble = Trouble(reason or type(error).__name__, errors.is_disk_full(error))
-        finally:
-            self._ended.set()
 
 
 class Disk:

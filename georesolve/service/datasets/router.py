@@ -1,11 +1,10 @@
 """`/datasets`: register point sets once, resolve with them often."""
 
-import re
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from georesolve.intake.addresses import is_href
@@ -165,42 +164,12 @@ async def register_dataset(
     return await _told(row, row.id, library, request, response)
 
 
-async def _condition(
-    matches: Annotated[
-        str | None,
-        Header(
-            alias="If-Match",
-            description="the ETag of the version that may be replaced, or `*` for any that there "
-            'is: 412 if it is another one; for example `"23ce787a"`',
-        ),
-        openapi.TEXT,
-    ] = None,
-    is_new: Annotated[
-        str | None,
-        Header(
-            alias="If-None-Match",
-            description="`*`: 412 if there is a dataset of that name already; for example `*`",
-        ),
-        openapi.TEXT,
-    ] = None,
-) -> Condition:
-    """What must hold for a name to be replaced (RFC 9110, 13.1)."""
-    if is_new not in (None, "*"):
-        raise errors.InvalidRequest(
-            f"If-None-Match is {is_new[:80]!r}, and may be '*' here: no dataset of that name yet"
-        )
-    if matches is None or matches.strip() == "*":
-        return Condition(must_exist=matches is not None, must_be_new=is_new is not None)
-    tags = re.findall(r'(W/)?"([^"]*)"', matches)
-    return Condition(frozenset(tag for weak, tag in tags if not weak), False, is_new is not None)
-
-
 @router.put(
     "/datasets/{id}", summary="Register a dataset under a name, or replace it", **_REGISTERS
 )
 async def put_dataset(
     id: DatasetName,
-    condition: Annotated[Condition, Depends(_condition)],
+    condition: Annotated[Condition, Header()],
     request: Request,
     response: Response,
     library: OwnLibrary,

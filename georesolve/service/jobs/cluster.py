@@ -146,10 +146,9 @@ class ClusterKeeper:
 
 def _close(opening: contextlib.AbstractContextManager[Cluster]) -> None:
     try:
-        opening.__exit__(None, None, None)
-    except OSError:
         # A scheduler that is gone cannot be told good-bye.
-        pass
+        with contextlib.suppress(OSError):
+            opening.__exit__(None, None, None)
     except Exception:
         logger.exception("the lost cluster could not be closed")
 

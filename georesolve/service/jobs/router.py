@@ -116,10 +116,8 @@ def _event_id(row: JobRow) -> str:
     return f"{row.status}:{row.rows_done}"
 
 
-@pools.database.handler
-def _last_known(
-    id: JobId,
-    store: OwnStore,
+async def _last_known(
+    job: Job,
     response: Response,
     last_event_id: Annotated[
         str | None,
@@ -127,8 +125,7 @@ def _last_known(
     ] = None,
 ) -> str | None:
     """What the client knows already; found out before the stream begins, as errors are."""
-    row = job_of(store, id)
-    if row.status not in LIVE and _event_id(row) == last_event_id:
+    if job.status not in LIVE and _event_id(job) == last_event_id:
         # This ends an EventSource, which would otherwise come again and again.
         response.status_code = 204
     return last_event_id

@@ -25,7 +25,7 @@ from georesolve.service.jobs.models import Report
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
 from georesolve.service.store.quotas import Quotas
-from georesolve.service.store.rows import DatasetRow, JobRow
+from georesolve.service.store.rows import JobRow
 from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns
 from georesolve.workers.cluster import Cluster
@@ -229,7 +229,9 @@ class Supervisor:
             seconds = time.monotonic() - start
             self.keeper.pace.note(cluster, job, seconds, progress.compared)
         report = _report_of(job, result, progress, cluster.device)
-        report.seconds |= _seconds_before(row, observations, references)
+        report.seconds["queue"] = seconds_between(row.created, row.started or row.created)
+        for name, dataset in (("observations", observations), ("references", references)):
+            report.seconds |= {f"{stage}_{name}": took for stage, took in dataset.seconds.items()}
         expires = in_hours(self._settings.result_hours)
         outcome = {"report": report.model_dump(), "expires": expires}
         if end(self._store, self._metrics, id, "successful", "done", **outcome):
@@ -274,17 +276,6 @@ def _report_of(
         "options": job.options,
     }
     return Report.model_validate(vars(progress) | own)
-
-
-def _seconds_before(
-    row: JobRow, observations: DatasetRow, references: DatasetRow
-) -> dict[str, float]:
-    """Time by stage of what came before the job ran: receive, decode, queue."""
-    seconds = {"queue": seconds_between(row.created, row.started or row.created)}
-    for name, dataset in (("observations", observations), ("references", references)):
-        for stage, value in dataset.seconds.items():
-            seconds[f"{stage}_{name}"] = value
-    return seconds
 
 
 def _problem_of_failure(error: BaseException) -> errors.Problem:

@@ -64,18 +64,6 @@ def _static() -> tuple[str, dict[str, bytes]]:
     return hashlib.sha256(sums.encode()).hexdigest()[:16], contents
 
 
-def page_response(request: Request) -> Response:
-    """The document; its addresses are relative to the path below which a proxy shows the service.
-
-    It names the files by the digest of their content, so a browser keeps them for good.
-    """
-    digest, contents = _static()
-    here = html.escape(f"{request.scope.get('root_path', '')}/", quote=True)
-    text = contents["page.html"].decode().replace("{here}", here).replace("{digest}", digest)
-    headers = {**_SAFETY, "Cache-Control": "private, no-cache", "Vary": "Accept"}
-    return Response(text, media_type="text/html", headers=headers)
-
-
 @router.get("/", summary="Where everything is", response_model=LandingPage, responses=_ANSWER)
 @pools.disk.handler
 def get_landing_page(request: Request, response: Response) -> LandingPage | Response:
@@ -84,7 +72,13 @@ def get_landing_page(request: Request, response: Response) -> LandingPage | Resp
     A browser, which accepts `text/html`, gets a page to match files and look at jobs with.
     """
     if prefers_page(request.headers):
-        return page_response(request)
+        digest, contents = _static()
+        # Addresses are relative to the path below which a proxy shows the service. They name files
+        # by the digest of their content, so a browser keeps them for good.
+        here = html.escape(f"{request.scope.get('root_path', '')}/", quote=True)
+        text = contents["page.html"].decode().replace("{here}", here).replace("{digest}", digest)
+        headers = {**_SAFETY, "Cache-Control": "private, no-cache", "Vary": "Accept"}
+        return Response(text, media_type="text/html", headers=headers)
     response.headers["Vary"] = "Accept"
 
     def link(path: str, rel: str, title: str, type: str = "application/json") -> Link:

@@ -26,12 +26,7 @@ class Checks:
         self._whole: OrderedDict[str, Look] = OrderedDict()
         self._checking: dict[str, Future[bool]] = {}
 
-    async def is_whole(
-        self,
-        key: str,
-        look: Callable[[], Look],
-        check: Callable[[], bool],
-    ) -> bool:
+    async def is_whole(self, key: str, look: Callable[[], Look], check: Callable[[], bool]) -> bool:
         """Whether `check` finds a file whole; asked again only when `look` has changed. OSError."""
         if key in self._whole and await pools.disk(look) == self._whole.get(key):
             return True

@@ -1,6 +1,6 @@
 """Lists of rows, the newest first, in pages that begin after the last row of the one before."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -64,15 +64,15 @@ class JobQuery(Page):
         start, end = _interval(self.datetime) if self.datetime else (None, None)
         # What was never started has no duration, and is in no span of them.
         seconds = _seconds(jobs.c.started, sa.func.coalesce(jobs.c.finished, now()), dialect)
-        conditions = [
-            (jobs.c.status.in_(self.status), bool(self.status)),
-            (jobs.c.process.in_(self.processID), bool(self.processID)),
-            (jobs.c.created >= start, start is not None),
-            (jobs.c.created <= end, end is not None),
-            (seconds >= self.minDuration, self.minDuration is not None),
-            (seconds <= self.maxDuration, self.maxDuration is not None),
+        conditions: list[tuple[Callable[[Any], sa.ColumnElement[bool]], Any]] = [
+            (jobs.c.status.in_, self.status or None),
+            (jobs.c.process.in_, self.processID or None),
+            (jobs.c.created.__ge__, start),
+            (jobs.c.created.__le__, end),
+            (seconds.__ge__, self.minDuration),
+            (seconds.__le__, self.maxDuration),
         ]
-        return [holds for holds, is_asked in conditions if is_asked]
+        return [holds(asked) for holds, asked in conditions if asked is not None]
 
 
 def _seconds(start: Any, end: Any, dialect: str) -> sa.ColumnElement[Any]:

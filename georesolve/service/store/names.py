@@ -1,12 +1,14 @@
 """Names of datasets: each has versions, replaced in one step, of which one is the newest."""
 
 import re
-from typing import NamedTuple
+from typing import Annotated
 
 import sqlalchemy as sa
+from pydantic import BaseModel, Field
 
 from georesolve.service import errors
 from georesolve.service.clock import is_id, now
+from georesolve.service.http.openapi import TEXT
 from georesolve.service.store.engine import Queries
 from georesolve.service.store.schema import is_registered, kept, names
 
@@ -21,31 +23,49 @@ def _named(text: str) -> re.Match[str] | None:
     return None if match is None or is_id(match[1]) else match
 
 
-class Condition(NamedTuple):
-    """What must hold for a name to be replaced: the headers If-Match and If-None-Match."""
+class Condition(BaseModel):
+    """What must hold for a name to be replaced (RFC 9110, 13.1)."""
 
-    # SHA-256 of the datasets that may be replaced; None for any, and for none.
-    only: frozenset[str] | None = None
-    must_exist: bool = False
-    must_be_new: bool = False
+    matches: Annotated[str | None, TEXT] = Field(
+        None,
+        alias="If-Match",
+        description="the ETag of the version that may be replaced, or `*` for any that there is: "
+        '412 if it is another one; for example `"23ce787a"`',
+    )
+    is_new: Annotated[str | None, TEXT] = Field(
+        None,
+        alias="If-None-Match",
+        description="`*`: 412 if there is a dataset of that name already; for example `*`",
+    )
 
     def check(self, name: str, sha256: str | None) -> None:
         """Refuse to replace a newest version of this digest, None for no version."""
+        if self.is_new not in (None, "*"):
+            raise errors.InvalidRequest(
+                f"If-None-Match is {self.is_new[:80]!r}, and may be '*' here: no dataset of that "
+                "name yet"
+            )
         if sha256 is None:
-            if self.must_exist or self.only is not None:
+            if self.matches is not None:
                 raise errors.PreconditionFailed(
                     f"there is no dataset {name!r}, and If-Match asks for one: leave it out"
                 )
-        elif self.must_be_new:
+        elif self.is_new is not None:
             raise errors.PreconditionFailed(
                 f"there is a dataset {name!r} already, and If-None-Match asks for none: give its "
                 "ETag as If-Match to replace it"
             )
-        elif self.only is not None and sha256 not in self.only:
+        elif not self._allows(sha256):
             raise errors.PreconditionFailed(
                 f'the newest version of {name!r} has the ETag "{sha256}", and If-Match another: '
                 "look what has changed before you replace it"
             )
+
+    def _allows(self, sha256: str) -> bool:
+        """Whether If-Match has this tag, and not as a weak one."""
+        if self.matches is None or self.matches.strip() == "*":
+            return True
+        return ("", sha256) in re.findall(r'(W/)?"([^"]*)"', self.matches)
 
 
 def is_newest(dataset: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
