@@ -391,7 +391,6 @@ def test_a_database_that_does_not_answer_is_told_in_one_line(tmp_path):
 
 def test_an_id_that_no_database_takes_is_nobodys(store):
     assert store.job("\0") is None
-    assert store.dataset("\0") is None
 
 
 def test_pages_and_selections(tmp_path, store):

@@ -156,7 +156,7 @@ class Supervisor:
                 return False
             self._begun.add(row.id)
             try:
-                return await self._threads(self._attempt, row.id, cluster)
+                return await self._threads(self._attempt, row, cluster)
             except SQLAlchemyError:
                 # Its end could not be written down, so it is run again: its parts stand.
                 logger.exception("job %s: the store failed", row.id)
@@ -164,8 +164,9 @@ class Supervisor:
             finally:
                 self._begun.discard(row.id)
 
-    def _attempt(self, id: str, cluster: Cluster) -> bool:
+    def _attempt(self, row: JobRow, cluster: Cluster) -> bool:
         """Run a job; no error passes but those of the database. False when it is to run again."""
+        id = row.id
         try:
             if self._disk.is_low():
                 wait = "waiting for room on the disk"
@@ -183,9 +184,9 @@ class Supervisor:
                 self._store.update_live(id, rows_a_second=None, message=obstacle)
                 return False
             logger.exception("job %s failed", id)
-            problem = self._damage(id) or _problem_of_failure(error)
+            problem = self._damage(row) or _problem_of_failure(error)
             is_full = isinstance(error, errors.StorageFull) or errors.is_disk_full(error)
-            if is_full and (row := self._store.job(id)):
+            if is_full:
                 # What it wrote is in its own way, and in that of the line that says so.
                 with contextlib.suppress(OSError):
                     remove(self._store, row)
@@ -194,17 +195,15 @@ class Supervisor:
             clear(self._store, self._library, id)
         return True
 
-    def _damage(self, id: str) -> errors.Problem | None:
+    def _damage(self, row: JobRow) -> errors.Problem | None:
         """What is wrong with the files of a job that failed, which may be why; None for nothing."""
-        row = self._store.job(id)
-        assert row is not None, "only jobs that have ended are forgotten"
         try:
             for dataset in {row.observations, row.references}:
                 self._library.whole(dataset, every_byte=True)
         except (errors.DatasetDamaged, errors.NoSuchDataset) as damage:
             return damage
         except OSError:
-            logger.exception("job %s: its files cannot be checked", id)
+            logger.exception("job %s: its files cannot be checked", row.id)
         return None
 
     def _run_started(self, id: str, cluster: Cluster) -> None:

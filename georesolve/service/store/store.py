@@ -48,8 +48,6 @@ from georesolve.workers.places import Folder, Home, Object, Prefix, file_in
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_NUL = "\0"
-"""No id has it, and Postgres takes no text that has."""
 _DAY_SECONDS = 86400.0
 _STEP_BACK_SECONDS = 60.0
 """Clocks that are kept right are set back by less."""
@@ -212,8 +210,6 @@ class Store(Queries):
 
     def dataset(self, id: str) -> DatasetRow | None:
         """The dataset with this id."""
-        if _NUL in id:
-            return None
         row = self._first(_DATASET, id=id)
         if row is None or not self.sees(row["owner"]) or row["state"] == "going":
             return None
@@ -362,7 +358,8 @@ class Store(Queries):
 
     def job(self, id: str) -> JobRow | None:
         """The job with this id."""
-        if _NUL in id:
+        # Postgres takes no text that has one.
+        if "\0" in id:
             return None
         row = self._first(sa.select(*_ROW).where((jobs.c.id == id) & self._seen(jobs)))
         return JOB.validate_python({**row}) if row else None
