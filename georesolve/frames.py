@@ -1,8 +1,10 @@
 """Tables that a user gives, and how their matches are given back: as the same kind of table."""
 
+import inspect
 import math
 import os
 import tempfile
+import warnings
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,7 +18,7 @@ import pyarrow.compute as pc
 from georesolve import tables
 from georesolve.intake.columns import Reading, Role, find_columns
 from georesolve.intake.errors import InvalidInput
-from georesolve.intake.geometry import Geometry, check_crs, coordinates_of
+from georesolve.intake.geometry import Geometry, coordinates_of, is_wgs_84
 from georesolve.intake.points import Points, PointTable, gather
 from georesolve.intake.sources import Table
 from georesolve.kernels.query import is_valid
@@ -206,7 +208,10 @@ class _Lazy(_Pandas):
 
 
 class _GeoPandas(_Pandas):
-    """A GeoDataFrame, whose points are its active geometry unless the user names columns."""
+    """A GeoDataFrame, whose points are its active geometry unless the user names columns.
+
+    They are transformed to longitude and latitude by its CRS.
+    """
 
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
         column = reading.geometry or self._given._geometry_column_name
@@ -217,8 +222,14 @@ class _GeoPandas(_Pandas):
         ):
             return super()._part(reading, keep)
         series = self._given[column]
-        crs = series.crs.to_json_dict() if series.crs is not None else None
-        check_crs({"crs": crs}, column, self._role)
+        if series.crs is None:
+            warnings.warn(
+                f"{self._role}: the geometry column {column!r} has no CRS: it is taken for "
+                "longitude and latitude on WGS 84; declare its CRS with set_crs",
+                stacklevel=_level_of_user(),
+            )
+        elif not is_wgs_84(series.crs.to_json_dict()):
+            series = series.to_crs(4326)
         shapes = None
         if reading.takes_shapes:
             from georesolve.intake.shapes import ShapeReader
@@ -240,6 +251,14 @@ class _GeoPandas(_Pandas):
         if column.dtype.name == "geometry":
             return pa.array(column.to_wkb())
         return super()._column(place)
+
+
+def _level_of_user() -> int:
+    """How far up the stack of the function that asks is the line that called this package."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("georesolve."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 class _Cudf(_Pandas):

@@ -1,7 +1,6 @@
 """`sjoin_nearest` and `sjoin`: GeoPandas's joins of points by distance, on the globe."""
 
 import math
-import warnings
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from geopandas import GeoDataFrame
 
 _HOWS = ["left", "right", "inner"]
-_WGS_84 = "EPSG:4326"
 _WHOLE_GLOBE_M = 2.0**25
 """Farther than any two points are apart."""
 
@@ -53,7 +51,7 @@ def sjoin_nearest(
     """Join points to their nearest points, as `geopandas.sjoin_nearest` does, in metres.
 
     Distances are great-circle metres, whatever the CRS: each frame is transformed to longitude and
-    latitude on WGS 84 by its own. A frame without a CRS is taken for degrees.
+    latitude on WGS 84 by its own. A frame without a CRS is taken for degrees, with a warning.
 
     Parameters
     ----------
@@ -171,13 +169,6 @@ def _sets(
             raise ValueError(f"{name!r} should be GeoDataFrame, got {type(frame)}")
     if how not in _HOWS:
         raise ValueError(f'`how` was "{how}" but is expected to be in {_HOWS}')
-    if (left_df.crs is None) != (right_df.crs is None):
-        warnings.warn(
-            "one frame has a CRS and the other has none, which is taken for longitude and latitude "
-            "on WGS 84: set it with set_crs",
-            UserWarning,
-            stacklevel=3,
-        )
     takes_shapes = how != "right"
     references = _points(right_df, "references", takes_shapes=takes_shapes)
     return _points(left_df, "observations"), references
@@ -185,15 +176,14 @@ def _sets(
 
 def _points(frame: "GeoDataFrame", role: Role, *, takes_shapes: bool = False) -> Points:
     geometry = frame.geometry
-    # Without a CRS: degrees, of which it is looked whether they can be.
-    in_degrees = geometry.set_crs(_WGS_84) if geometry.crs is None else geometry.to_crs(_WGS_84)
     reading = Reading(
         geometry=geometry.name,
         on_invalid="null",
+        # Without a CRS: degrees, of which it is looked whether they can be.
         coordinates="check" if geometry.crs is None else "trust",
         takes_shapes=takes_shapes,
     )
-    points = given(in_degrees.to_frame(), role).points(reading, ())
+    points = given(geometry.to_frame(), role).points(reading, ())
     lat_deg, lon_deg = points.lat_deg, points.lon_deg
     is_there = ~(np.isnan(lat_deg) | np.isnan(lon_deg))
     outside = np.flatnonzero(is_there & ~is_valid(lat_deg, lon_deg))

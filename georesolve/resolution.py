@@ -45,14 +45,14 @@ def nearest(
     Parameters
     ----------
     observations, references
-        Tables of points in degrees, WGS 84: a DataFrame of pandas, GeoPandas, polars or cuDF, an
-        Arrow table or whatever has an Arrow C stream, a pair of arrays (latitudes, longitudes), a
-        dict of arrays by name, a list of records, or the path of a file (Parquet, Arrow, CSV,
-        GeoJSON, GeoPackage, FlatGeobuf, shapefile), a folder or a glob, also at an address
-        (``s3://``, ``gs://``, ``az://``; of ``https://`` one file). References may also be an
-        `Index`. Observations may be a collection of Dask (`dask.dataframe`, `dask_cudf`,
-        `dask_geopandas`), which is matched partition by partition when it is computed, and so may
-        references.
+        Tables of points in degrees, WGS 84: a DataFrame of pandas, polars or cuDF, one of GeoPandas
+        in any CRS (without one it is taken for degrees, with a warning), an Arrow table or
+        whatever has an Arrow C stream, a pair of arrays (latitudes, longitudes), a dict of arrays
+        by name, a list of records, or the path of a file (Parquet, Arrow, CSV, GeoJSON, GeoPackage,
+        FlatGeobuf, shapefile), a folder or a glob, also at an address (``s3://``, ``gs://``,
+        ``az://``; of ``https://`` one file). References may also be an `Index`. Observations may be
+        a collection of Dask (`dask.dataframe`, `dask_cudf`, `dask_geopandas`), which is matched
+        partition by partition when it is computed, and so may references.
     k
         Neighbours an observation, nearest first: 1 to 64.
     max_distance_m

@@ -12,6 +12,7 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyproj
 import pytest
 
 import georesolve
@@ -296,8 +297,58 @@ def test_what_is_no_table():
         georesolve.nearest(OBSERVATIONS, REFERENCES, max_distance=5)
     with pytest.raises(ValueError, match=r"observations: lat and lon .* one shape \(n,\)"):
         georesolve.nearest(([1.0, 2.0], [1.0]), REFERENCES)
-    with pytest.raises(georesolve.InvalidInput, match="EPSG:3857"):
-        georesolve.nearest(as_geopandas(OBSERVATIONS).to_crs(3857), REFERENCES)
+
+
+def projected(table, crs):
+    """A frame in a CRS of metres, and a table of the degrees that pyproj makes of these."""
+    lat, lon = table["lat"].to_numpy() * 0.9, table["lon"].to_numpy()
+    frame = as_geopandas(pa.table({"lat": lat, "lon": lon})).to_crs(crs)
+    back = pyproj.Transformer.from_crs(crs, 4326, always_xy=True)
+    lon, lat = back.transform(frame.geometry.x.to_numpy(), frame.geometry.y.to_numpy())
+    return frame, (lat, lon)
+
+
+def test_each_frame_is_transformed_by_its_crs():
+    """Web Mercator and an equal-area projection, as observations, references and an Index."""
+    (left, ours), (right, theirs) = projected(OBSERVATIONS, 3857), projected(REFERENCES, 6933)
+    expected = georesolve.nearest(ours, theirs)
+    for references in (right, georesolve.Index(right)):
+        found = georesolve.nearest(left, references)
+        assert found.crs == "EPSG:3857"
+        assert found.geometry.equals(left.geometry)
+        assert found["reference"].tolist() == expected["reference"].tolist()
+        np.testing.assert_array_equal(found["distance_m"], expected["distance_m"])
+    pairs = georesolve.within(left, right, 300_000)
+    assert len(pairs) == len(georesolve.within(ours, theirs, 300_000)["reference"]) > 0
+
+
+def test_polygons_are_transformed_by_their_crs():
+    """As `sjoin_nearest` does: corners are, and edges lead from one to the next."""
+    areas = as_geopandas(REFERENCES.slice(0, 20)).to_crs(6933).buffer(50_000)
+    right = geopandas.GeoDataFrame(geometry=areas)
+    found = georesolve.nearest(OBSERVATIONS, right).to_pydict()
+    expected = georesolve.nearest(OBSERVATIONS, right.to_crs(4326)).to_pydict()
+    assert (found["reference"], found["distance_m"]) == (
+        expected["reference"],
+        expected["distance_m"],
+    )
+
+
+def test_a_frame_without_a_crs_is_taken_for_degrees():
+    expected = georesolve.nearest(OBSERVATIONS, REFERENCES)["distance_m"].to_numpy()
+    left, right = as_geopandas(OBSERVATIONS, None), as_geopandas(REFERENCES, None)
+    with pytest.warns(UserWarning, match="has no CRS") as warned:
+        found = georesolve.nearest(left, right)
+    assert [str(one.message).partition(":")[0] for one in warned] == ["observations", "references"]
+    assert {one.filename for one in warned} == {__file__}
+    assert found.crs is None
+    np.testing.assert_array_equal(found["distance_m"], expected)
+    metres = as_geopandas(OBSERVATIONS).to_crs(6933).set_crs(None, allow_override=True)
+    with (
+        pytest.warns(UserWarning, match="has no CRS"),
+        pytest.raises(georesolve.InvalidInput, match="look like metres"),
+    ):
+        georesolve.nearest(metres, REFERENCES)
 
 
 def test_the_first_call_loads_no_more_than_it_needs():
