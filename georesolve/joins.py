@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from georesolve import kernels
+from georesolve.compilation import compiling
 from georesolve.extras import needed
 from georesolve.frames import given
 from georesolve.intake.columns import Reading, Role
@@ -90,13 +91,14 @@ def sjoin_nearest(
     if not 1 <= k <= kernels.MAX_K:
         raise ValueError(f"k must be 1 to {kernels.MAX_K}, got {k!r}")
     left, right = _sets(left_df, right_df, how, "sjoin_nearest")
-    if how == "right":
-        search = Search(left, choose_device(device))
-        asking, found, metres = _nearest(search, right, k, max_distance, exclusive)
-        pairs = _Pairs(found, asking, metres)
-    else:
-        search = Search(right, choose_device(device))
-        pairs = _Pairs(*_nearest(search, left, k, max_distance, exclusive))
+    with compiling():
+        if how == "right":
+            search = Search(left, choose_device(device))
+            asking, found, metres = _nearest(search, right, k, max_distance, exclusive)
+            pairs = _Pairs(found, asking, metres)
+        else:
+            search = Search(right, choose_device(device))
+            pairs = _Pairs(*_nearest(search, left, k, max_distance, exclusive))
     if how == "inner":
         matched = pairs.right >= 0
         pairs = _Pairs(*(one[matched] for one in pairs))
@@ -148,8 +150,9 @@ def sjoin(
         )
     each = metres if metres.ndim else float(metres)
     batch = Batch(left.lat_deg, left.lon_deg, 0, each)
-    search = Search(right, choose_device(device)).within(MatchOptions(question="within"))
-    starts, reference, distance_m = search.pairs(batch)
+    with compiling():
+        search = Search(right, choose_device(device)).within(MatchOptions(question="within"))
+        starts, reference, distance_m = search.pairs(batch)
     pairs = _Pairs(np.arange(left.rows).repeat(np.diff(starts)), reference, distance_m)
     if how == "left":
         pairs = _Pairs(*_whole(left.rows, *pairs))

@@ -13,7 +13,7 @@ def progress_bar(
 
     It counts a `unit` (`rows` or `B`). `shown` is None for: in a notebook, or in a terminal.
     """
-    if not (_is_watched() if shown is None else shown):
+    if not (is_watched() if shown is None else shown):
         yield lambda done, total: None
         return
     from tqdm.auto import tqdm
@@ -34,7 +34,7 @@ def progress_bar(
         yield show
 
 
-def _is_watched() -> bool:
+def is_watched() -> bool:
     """Whether this is a notebook, or standard error a terminal."""
     if (ipython := sys.modules.get("IPython")) is not None:
         shell = ipython.get_ipython()

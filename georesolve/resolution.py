@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from georesolve.compilation import compiling
 from georesolve.frames import given
 from georesolve.intake.columns import PREFIXES, Edges
 from georesolve.intake.errors import InvalidInput, InvalidOption
@@ -127,7 +128,8 @@ def nearest(
         summary=summary,
         **options,
     )
-    return _resolved(observations, references, asked, first_row, device, progress)
+    with compiling():
+        return _resolved(observations, references, asked, first_row, device, progress)
 
 
 def within(
@@ -197,7 +199,8 @@ def within(
         summary_by=summary_by,
         **options,
     )
-    return _resolved(observations, references, asked, first_row, device, progress)
+    with compiling():
+        return _resolved(observations, references, asked, first_row, device, progress)
 
 
 def _resolved(

@@ -224,12 +224,15 @@ def said(given: argparse.Namespace, options: type["Options | WithinOptions"]) ->
 
 
 def _resolve(given: argparse.Namespace) -> None:
+    from georesolve.compilation import compiling
     from georesolve.files import resolve
     from georesolve.progress import progress_bar
 
+    shown = False if given.quiet else None
     with (
         _output(given) as path,
-        progress_bar(False if given.quiet else None, "rows", "georesolve") as show,
+        compiling(shown),
+        progress_bar(shown, "rows", "georesolve") as show,
     ):
         summary = resolve(
             given.observations,
@@ -352,6 +355,8 @@ def _tell(summary: "Summary", given: argparse.Namespace) -> None:
         sep="\n",
         file=sys.stderr,
     )
+    if compiled := summary.seconds["compile"]:
+        print(f"  compiled the kernels, once for this machine: {compiled:.1f} s", file=sys.stderr)
     if summary.distances_m:
         told_of = ", ".join(f"{name} {told(value)}" for name, value in summary.distances_m.items())
         print(f"  distances: {told_of}", file=sys.stderr)

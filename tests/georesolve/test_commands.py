@@ -1,8 +1,13 @@
 """`georesolve nearest`, called as a user calls it: files, formats, exit codes and what it says."""
 
+import contextlib
 import io
+import os
+import pty
+import re
 import subprocess
 import sys
+import termios
 
 import numpy as np
 import pyarrow as pa
@@ -75,6 +80,35 @@ def test_two_files_become_one(files, tmp_path, capsys):
     assert f"  {cut} observations have all 3, and may have more within 2,000.0 km: " in said.err
     farthest = pc.max(matches["distance_m"]).as_py()
     assert f"largest {farthest / 1000:,.1f} km" in said.err
+
+
+def in_terminal(*arguments, **more):
+    """What the command writes to a terminal of 100 columns, which standard error is."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 100))
+    command = [sys.executable, "-m", "georesolve", "nearest", *arguments]
+    written = b""
+    with subprocess.Popen(command, stderr=theirs, cwd=ROOT, env=os.environ | more) as run:
+        os.close(theirs)
+        # On Linux a terminal whose other end is closed gives an error.
+        with contextlib.suppress(OSError):
+            while piece := os.read(ours, 4096):
+                written += piece
+    os.close(ours)
+    assert run.returncode == 0
+    return written.decode()
+
+
+def test_the_first_call_says_that_it_compiles(files, tmp_path):
+    sets = files / "observations.csv", files / "references.parquet", "-o", tmp_path / "out.csv"
+    caches = {"NUMBA_CACHE_DIR": str(tmp_path)}
+    first, again = in_terminal(*sets, **caches), in_terminal(*sets, **caches)
+    assert "compiling the kernels, once for this machine:   0%" in first
+    [compiled] = re.findall(r"compiled the kernels, once for this machine: ([0-9.]+) s", first)
+    [resolved] = re.findall(r"resolved and written in ([0-9.]+) s", first)
+    assert float(compiled) > float(resolved)
+    assert "rows/s" in again
+    assert "compil" not in again
 
 
 def test_standard_input_and_output(files, tmp_path):
