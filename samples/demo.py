@@ -12,10 +12,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -23,7 +23,9 @@ import pyarrow.parquet as pq
 HERE = Path(__file__).parent
 OUT = HERE.parent / ".demo"
 SHOWN = 10
-READY_SECONDS = 120
+READY_SECONDS = 300
+TOLD_SECONDS = 8
+"""After so long it is told what the service waits for."""
 JOB_SECONDS = 300
 
 
@@ -36,7 +38,7 @@ def request(url: str, method: str = "GET", body: bytes | None = None, **headers:
         ) as answer:
             content: bytes = answer.read()
             return content
-    except urllib.error.HTTPError as error:
+    except HTTPError as error:
         sys.exit(f"{method} {url}: {error.read().decode()}")
 
 
@@ -47,13 +49,19 @@ def ask(url: str, method: str = "GET", body: bytes | None = None, **headers: str
 
 def wait_until_ready(url: str, service: subprocess.Popen[bytes]) -> list[dict[str, Any]]:
     """Wait for the workers to pass their check; returns the checks of /readyz."""
-    deadline = time.monotonic() + READY_SECONDS
-    while time.monotonic() < deadline and service.poll() is None:
+    begun, told = time.monotonic(), False
+    while time.monotonic() < begun + READY_SECONDS and service.poll() is None:
         try:
             with urllib.request.urlopen(f"{url}/readyz", timeout=5) as answer:
                 checks: list[dict[str, Any]] = json.load(answer)["checks"]
                 return checks
-        except OSError:
+        except OSError as error:
+            is_late = time.monotonic() > begun + TOLD_SECONDS
+            if is_late and not told and isinstance(error, HTTPError):
+                told = True
+                for check in json.load(error)["checks"]:
+                    if not check["ok"]:
+                        print(f"  {check['name']} not yet: {check['detail']}", flush=True)
             time.sleep(0.2)
     what = "ended" if service.poll() is not None else f"was not ready within {READY_SECONDS} s"
     sys.exit(f"the service {what}; its log is {OUT / 'log'}")

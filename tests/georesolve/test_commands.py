@@ -100,9 +100,9 @@ def in_terminal(*arguments, **more):
 
 
 def test_the_first_call_says_that_it_compiles(files, tmp_path):
-    sets = files / "observations.csv", files / "references.parquet", "-o", tmp_path / "out.csv"
-    caches = {"NUMBA_CACHE_DIR": str(tmp_path)}
-    first, again = in_terminal(*sets, **caches), in_terminal(*sets, **caches)
+    asked = files / "observations.csv", files / "references.parquet", "-o", tmp_path / "out.csv"
+    asked += ("--device", "cpu")
+    first, again = (in_terminal(*asked, NUMBA_CACHE_DIR=str(tmp_path)) for _ in range(2))
     assert "compiling the kernels, once for this machine:   0%" in first
     [compiled] = re.findall(r"compiled the kernels, once for this machine: ([0-9.]+) s", first)
     [resolved] = re.findall(r"resolved and written in ([0-9.]+) s", first)

@@ -124,8 +124,15 @@ def test_a_ctrl_c_ends_all_in_order(tmp_path, when, long_job):
         told = log.read_text()
         assert f"listens at {url}" in told
         assert "answers at" not in told
+        # What it waits for, in the log and to whom it is not ready yet.
+        for words in ("small requests wait: the kernels", "is being opened: workers start"):
+            wait_until(lambda words=words: words in log.read_text())
+        if not (answer := client.get("/readyz")).is_success:
+            waits_for = [one["detail"] for one in answer.json()["checks"] if not one["ok"]]
+            assert any("compile" in one or "no runner" in one for one in waits_for)
         if when == "in the middle of a job":
             wait_until(lambda: client.get("/readyz").is_success, 100, process)
+            assert "small requests are answered" in log.read_text()
             wait_until(lambda: f"answers at {url}" in log.read_text())
             observations, references, options = long_job
             job = start_job(client, observations, references, **options)

@@ -24,7 +24,9 @@ for longer is asked for nothing on behalf of a client."""
 _REOPEN_SECONDS = 5.0
 _ASK_SECONDS = 2.0
 """How often the scheduler is asked for its workers."""
-_OPENING = "workers start, compile kernels that are not cached, and check their device"
+_OPENING = (
+    "workers start, load the kernels or compile them once for this machine, and check their device"
+)
 
 
 @dataclass(frozen=True)

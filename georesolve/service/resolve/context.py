@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ _MOST_UNANSWERED = 1024
 """Each has its sets in memory."""
 _MOST_OF_ONE_KEY = 256
 _MOST_THREADS = 4
+_PREPARING = "the kernels are loaded, or compiled once for this machine"
 _LARGEST_BODIES = 16
 """So many bodies of the largest size may be held at a time."""
 
@@ -39,13 +41,11 @@ T = TypeVar("T")
 
 
 class AtHand:
-    """The few threads that answer small requests; owners take turns.
-
-    `trouble` says why they do not answer as soon as they ever will; None when they do.
-    """
+    """The few threads that answer small requests; owners take turns."""
 
     def __init__(self, settings: Settings) -> None:
-        self.trouble: str | None = "the kernels are being loaded"
+        self._preparing_since: float | None = time.monotonic()
+        self._failure: str | None = None
         cores = max(1, len(sched_getaffinity(0)) // settings.fronts_here)
         # One is for the event loop. Most of an answer is Python, whose threads wait for each other:
         # on two cores, two of them gave 64 clients two thirds of what one gave.
@@ -60,12 +60,21 @@ class AtHand:
         threading.Thread(target=self._prepare, args=(settings,), daemon=True).start()
 
     def _prepare(self, settings: Settings) -> None:
+        logger.info("small requests wait: %s", _PREPARING)
         try:
             prepare(settings.search_bytes, settings.fronts_here)
-            self.trouble = None
+            logger.info("small requests are answered")
         except Exception as error:
             logger.exception("small requests cannot be answered")
-            self.trouble = f"the kernels cannot be used: {error}"
+            self._failure = f"the kernels cannot be used: {error}"
+        self._preparing_since = None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why they do not answer as soon as they ever will, in words; None when they do."""
+        if (since := self._preparing_since) is None:
+            return self._failure
+        return f"for {time.monotonic() - since:.0f} s now, {_PREPARING}"
 
     def close(self) -> None:
         """Answer no more."""
