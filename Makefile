@@ -11,7 +11,7 @@ LOCK := $(COMPILE) pyproject.toml
 # Python keeps what it compiles, whatever the shell says: each of a thousand processes would do it anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test lint types unit test-faults test-containers serve lock clean
+.PHONY: demo test lint types unit docs test-faults test-containers serve lock clean
 
 demo: $(VENV)/.cpu  ## start the service, resolve the samples over HTTP, show what came out
 	$(BIN)/python samples/demo.py
@@ -34,6 +34,9 @@ PYTEST := $(BIN)/pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 unit: $(VENV)/.dev
 	$(PYTEST)
 
+docs: $(VENV)/.dev  ## the pages as a site, in site/
+	$(BIN)/mkdocs build --strict
+
 test-faults: $(VENV)/.dev  ## kill everything, again and again, generate clients, run benchmarks
 	$(PYTEST) tests/faults tests/clients tests/benchmarks
 
@@ -49,7 +52,7 @@ lock: $(VENV)/.dev  ## resolve the requirements anew; the CPU follows the versio
 	$(LOCK) --constraint requirements/gpu.txt --extra service --output-file requirements/cpu.txt
 	$(LOCK) --constraint requirements/gpu.txt --extra service --extra postgres --output-file requirements/api.txt
 	echo 'setuptools>=77' | $(COMPILE) - --output-file requirements/build.txt
-	$(LOCK) --constraint requirements/gpu.txt --extra service --extra postgres --extra client --extra gis --extra test --extra dev --output-file requirements/dev.txt
+	$(LOCK) --constraint requirements/gpu.txt --extra service --extra postgres --extra client --extra gis --extra test --extra dev --extra docs --output-file requirements/dev.txt
 
 clean:
 	rm -rf $(VENV) .demo

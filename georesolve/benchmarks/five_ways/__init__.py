@@ -1,0 +1,1 @@
+"""One task in five ways, as users would write it, side by side."""

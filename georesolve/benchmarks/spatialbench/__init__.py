@@ -1,0 +1,1 @@
+"""Two questions of SpatialBench, by ours and by others, side by side."""
