@@ -173,6 +173,11 @@ def _sets(
     if how not in _HOWS:
         raise ValueError(f'`how` was "{how}" but is expected to be in {_HOWS}')
     takes_shapes = how != "right"
+    if not takes_shapes and not set(right_df.geom_type.dropna()) <= {"Point"}:
+        raise ValueError(
+            "how='right' looks for what is near the rows of right_df, which are to be points: of "
+            "lines and polygons in right_df ask with how='left' or how='inner'"
+        )
     references = _points(right_df, "references", takes_shapes=takes_shapes)
     return _points(left_df, "observations"), references
 

@@ -80,10 +80,15 @@ def read_geojson(source: Source, most_columns: int) -> Table:
 
 def _shapes_of(source: Source, rows: list[_Row], columns: dict[str, pa.Array]) -> Table:
     """A table with a geometry column, as GeoParquet has it."""
-    try:
-        geometries = shapely.from_geojson([row.geometry for row in rows])
-    except shapely.errors.GEOSException as error:
-        raise InvalidInput(f"{source.file}: a geometry of it cannot be read: {error}") from None
+    given = [row.geometry for row in rows]
+    geometries = shapely.from_geojson(given, on_invalid="ignore")
+    bad = [
+        BadCell("geometry", i, "not a geometry that GeoJSON has: a ring is closed, a line has ends")
+        for i, geometry in enumerate(geometries)
+        if geometry is None and given[i] is not None
+    ]
+    if bad:
+        raise bad_cells(source, bad, len(bad))
     (name,) = _unlike(columns, ("geometry",), "feature_")
     geo = {"primary_column": name, "columns": {name: {"encoding": "WKB", "geometry_types": []}}}
     table = pa.table({**columns, name: pa.array(shapely.to_wkb(geometries), pa.binary())})

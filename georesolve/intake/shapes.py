@@ -5,7 +5,7 @@ straight in longitude and latitude, as in GeoJSON and GeoParquet, and followed b
 none of them is farther from it than `densify_m`.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,10 @@ _SLACK = 1.05
 """Of the arcs that the curvature of a straight edge asks for, which holds of short ones."""
 _BEYOND_DEG = 1e-9
 """Degrees beyond -180 or a pole that are rounding: 0.1 mm. Natural Earth has such points."""
+_ROUNDED = 2.0**-46
+"""What the area of a ring may be off, relative to that below its edges together."""
+_FINEST_M = 1e-3
+"""As near arcs may have to follow edges: an edge of 10 degrees is 100 000 of them then."""
 _OPPOSITE = 2.0**-40
 """Square of the sum of two unit vectors that are opposite: up to 6 m."""
 
@@ -54,8 +58,18 @@ class ShapeReader:
 
     def __init__(self, about: dict[str, Any], reading: Reading, column: str, file: str) -> None:
         edges = reading.edges or about.get("edges") or "planar"
+        if edges not in get_args(Edges):
+            raise InvalidInput(
+                f"{file}: the geometry column {column!r} says that its edges are {edges!r}: known "
+                f"are {' and '.join(get_args(Edges))}; say which with the option edges"
+            )
         oriented = about.get("orientation") == "counterclockwise"
         densify_m = reading.densify_m or about.get("densify_m") or DENSIFY_M
+        if not isinstance(densify_m, int | float) or not _FINEST_M <= densify_m < np.inf:
+            raise InvalidInput(
+                f"{file}: arcs are to follow edges within {densify_m!r} metres: give densify_m as "
+                f"a number from {_FINEST_M} on"
+            )
         self._how = Edging(edges, densify_m, oriented)
         self._keeps_invalid = reading.on_invalid == "null"
         self._column, self._file = column, file
@@ -78,10 +92,10 @@ class ShapeReader:
         shapes, lon, lat, flawed = shapes_of(geometries, self._how)
         if flawed.rows.size and not self._keeps_invalid:
             row = first_row + int(flawed.rows[0])
+            others = f" (as do {flawed.rows.size - 1} more)" if flawed.rows.size > 1 else ""
             detail = (
-                f"row {row} holds no shape: {flawed.why[0]}; mend it, and {flawed.rows.size - 1} "
-                f"more of the {len(geometries)} rows from {first_row} on, or keep such rows with "
-                "the option on_invalid=null"
+                f"row {row}{others} holds no shape: {flawed.why[0]}; mend such rows, or keep them "
+                "with the option on_invalid=null"
             )
             place = {"file": self._file, "column": self._column, "row": row, "detail": detail}
             raise InvalidInput(
@@ -307,13 +321,17 @@ def _sides(paths: _Paths, edges: _Edges, *, oriented: bool) -> tuple[np.ndarray,
         np.cos(half) * np.cos((lat[:, 1] - lat[:, 0]) / 2),
     ) + np.radians(apart)
     n = len(paths.row)
-    below, turn = (np.bincount(edges.path, one, minlength=n) for one in (area, apart))
+    below, turn, around = (
+        np.bincount(edges.path, one, minlength=n) for one in (area, apart, np.abs(area))
+    )
     is_around = np.abs(turn) > 180
     # What the meridians to the south pole meet an odd number of times.
     odd = np.where(is_around, 4 * np.pi - np.abs(below), np.abs(below))
     holds_south = odd > 2 * np.pi
     if oriented:
         is_right = np.where(is_around, turn < 0, below > 0)
-        holds_south = is_right ^ paths.is_hole
+        # A ring of no area has no sides; what is left of one is rounding.
+        has_sides = is_around | (np.abs(below) > _ROUNDED * around)
+        holds_south = has_sides & (is_right ^ paths.is_hole)
     ring = paths.polygon >= 0
     return paths.polygon[ring], holds_south[ring]

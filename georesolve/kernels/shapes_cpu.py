@@ -97,9 +97,9 @@ def _take_near(collector, tree, node, bits, box, worst):  # type: ignore[no-unty
         first, stop = tree.items[item, 0], tree.items[item, 1]
         chord2 = np.inf
         if in_areas:
-            row = polygons.row[first]
-            if holds(polygons, arcs, first, place[0], place[1], place[2], place[3], place[4]):
-                chord2 = 0.0
+            row, chord2 = polygons.row[first], 0.0
+            if not holds(polygons, arcs, first, place[0], place[1], place[2], place[3], place[4]):
+                continue
         else:
             row = rows[first]
             for i in range(first, stop):

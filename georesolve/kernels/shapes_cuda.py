@@ -37,6 +37,8 @@ _LEVEL = 40
 """A place on the stack has its level from this bit on: 0 of items, 1 of the lowest boxes."""
 _PART = 1 << 22
 """Observations whose shapes within a distance are sorted together."""
+_MOST_FOUND = 1 << 26
+"""Stretches and areas that they find together, at most, but for a single one."""
 _NONE = 1 << 62
 """A row behind all others."""
 
@@ -226,25 +228,44 @@ def _parts(
 
     bounds = cp.asarray(asked.chord2)
     for start in range(0, max(1, observations.lat_deg.size), _PART):
-        part = Degrees(*(one[start : start + _PART] for one in observations))
-        n = part.lat_deg.size
-        own = bounds[start : start + _PART] if bounds.size > 1 else bounds
-        counts, begins = cp.zeros(n, cp.int64), cp.zeros(n + 1, cp.int64)
-        of, row, chord2 = cp.empty(0, cp.int64), cp.empty(0, cp.int64), cp.empty(0)
-        if n:
-            given = *_resident(index), *_seen(part), by == "brute", own, begins, counts
-            stride(search_around, n, *given, of, row, chord2)
-            cp.cumsum(counts, out=begins[1:])
-        if n and (found := int(begins[-1])):
-            of, row = cp.empty(found, cp.int64), cp.empty(found, cp.int64)
-            chord2 = cp.empty(found)
-            stride(search_around, n, *given, of, row, chord2)
-            nearest = _sorted(chord2, row, of)
-            of, row, chord2 = of[nearest], row[nearest], chord2[nearest]
-            is_first = cp.ones(found, bool)
-            is_first[1:] = (of[1:] != of[:-1]) | (row[1:] != row[:-1])
-            of, row, chord2 = of[is_first], row[is_first], chord2[is_first]
-        yield n, of, row, chord2
+        some = slice(start, start + _PART)
+        yield from _of_part(index, *_some(observations, bounds, some), by)
+
+
+def _some(observations: Degrees, bounds: cp.ndarray, some: slice) -> tuple[Degrees, cp.ndarray]:
+    own = bounds[some] if bounds.size > 1 else bounds
+    return Degrees(*(one[some] for one in observations)), own
+
+
+def _of_part(
+    index: ShapeIndex, part: Degrees, bounds: cp.ndarray, by: Algorithm
+) -> Iterator[tuple[int, cp.ndarray, cp.ndarray, cp.ndarray]]:
+    import cupy as cp
+
+    n = part.lat_deg.size
+    counts, begins = cp.zeros(n, cp.int64), cp.zeros(n + 1, cp.int64)
+    of, row, chord2 = cp.empty(0, cp.int64), cp.empty(0, cp.int64), cp.empty(0)
+    found = 0
+    if n:
+        given = *_resident(index), *_seen(part), by == "brute", bounds, begins, counts
+        stride(search_around, n, *given, of, row, chord2)
+        cp.cumsum(counts, out=begins[1:])
+        found = int(begins[-1])
+    if found > _MOST_FOUND and n > 1:
+        # What stretches and areas find takes memory before rows are told apart.
+        for half in (slice(0, n // 2), slice(n // 2, n)):
+            yield from _of_part(index, *_some(part, bounds, half), by)
+        return
+    if found:
+        of, row = cp.empty(found, cp.int64), cp.empty(found, cp.int64)
+        chord2 = cp.empty(found)
+        stride(search_around, n, *given, of, row, chord2)
+        nearest = _sorted(chord2, row, of)
+        of, row, chord2 = of[nearest], row[nearest], chord2[nearest]
+        is_first = cp.ones(found, bool)
+        is_first[1:] = (of[1:] != of[:-1]) | (row[1:] != row[:-1])
+        of, row, chord2 = of[is_first], row[is_first], chord2[is_first]
+    yield n, of, row, chord2
 
 
 def _sorted(*keys: cp.ndarray) -> cp.ndarray:

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -159,8 +159,10 @@ def write_part(chunk: Chunk, told: Told, job: Job) -> bool:
         else:
             carrying = partial(_encode, job, chunk, told.tables[0], reader(job, chunk))
             encoded = side_by_side(carrying, chunk.cut(rows_a_group(job)), encoders())
-        for group in encoded:
-            splice.add(group)
+        # Closed in any case: what encodes would go on, for nobody, while an error is held.
+        with closing(encoded):
+            for group in encoded:
+                splice.add(group)
         schema = group.schema.with_metadata(provenance(job, told.counts))
         part, groups = splice.finish(schema, name)
     told.seconds["write"] = time.perf_counter() - start

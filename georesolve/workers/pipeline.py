@@ -139,14 +139,15 @@ def run(
             todo = [chunk for chunk in plan if record_name(*chunk) not in known]
             done = [chunk for chunk in plan if record_name(*chunk) in known]
             # All bytes of their parts are compared, which a bucket gives one by one slowly.
-            standing = side_by_side(partial(standing_record, own), done)
-            for chunk, record in zip(done, standing, strict=True):
-                _check(cluster, own, cancelled)
-                if record is None:
-                    todo.append(chunk)
-                else:
-                    progress.add(record, whole)
-                    result.add(chunk, record)
+            looked_at = side_by_side(partial(standing_record, own), done)
+            with contextlib.closing(looked_at) as standing:
+                for chunk, record in zip(done, standing, strict=True):
+                    _check(cluster, own, cancelled)
+                    if record is None:
+                        todo.append(chunk)
+                    else:
+                        progress.add(record, whole)
+                        result.add(chunk, record)
             todo.sort()
             report(progress)
             for chunk, record in _records(cluster, own, todo, n_workers, cancelled):

@@ -1,7 +1,7 @@
 """Work of one task on the threads that its worker has."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from functools import cache
@@ -17,7 +17,7 @@ def side_by_side(
     function: Callable[[_Item], _Outcome],
     items: Iterable[_Item],
     shared: Executor | None = None,
-) -> Iterator[_Outcome]:
+) -> Generator[_Outcome]:
     """Call a function that releases the GIL with each of some items; outcomes come in order.
 
     It runs on threads of its own, if not on `shared` ones. No more than two outcomes a thread wait

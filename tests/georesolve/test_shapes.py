@@ -156,7 +156,7 @@ def test_joins_with_shapes():
     assert inside["name"].tolist() == theirs["name"].tolist() == ["a", "c", "d"]
     near = georesolve.sjoin(left, frame(), distance=100_000)
     assert len(near) == len(georesolve.within(HERE, frame(), 100_000)["reference"])
-    with pytest.raises(georesolve.InvalidInput, match="row 0 holds a Polygon, not a point"):
+    with pytest.raises(ValueError, match="which are to be points"):
         georesolve.sjoin_nearest(left, frame(), how="right")
     with pytest.raises(ValueError, match="predicate must be 'dwithin' or 'intersects'"):
         georesolve.sjoin(left, frame(), predicate="touches")
@@ -233,6 +233,38 @@ def test_edges_of_180_degrees_and_missing_shapes_are_refused():
     with pytest.raises(georesolve.InvalidInput, match="1 of 2 rows have invalid coordinates"):
         georesolve.nearest(HERE, missing)
     assert georesolve.nearest(HERE, missing, on_invalid="null", k=2)["reference"].max() == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [
+        ({"edges": "vincenty"}, "edges are 'vincenty': known are planar and spherical"),
+        ({"densify_m": "x"}, "within 'x' metres"),
+        ({"densify_m": -1}, "within -1 metres"),
+        ({"densify_m": 1e-9}, "within 1e-09 metres"),
+    ],
+    ids=str,
+)
+def test_what_a_file_says_of_its_edges_is_checked(tmp_path, said, refused):
+    frame().to_parquet(tmp_path / "shapes.parquet")
+    table = pq.read_table(tmp_path / "shapes.parquet")
+    geo = json.loads(table.schema.metadata[b"geo"])
+    geo["columns"]["geometry"] |= said
+    pq.write_table(table.replace_schema_metadata({"geo": json.dumps(geo)}), tmp_path / "s.parquet")
+    with pytest.raises(georesolve.InvalidInput, match=refused):
+        georesolve.nearest(HERE, tmp_path / "s.parquet")
+
+
+def test_a_geometry_that_geojson_has_not_is_named(tmp_path):
+    ring = [[0, 0], [1, 0], [1, 1]]
+    features = [
+        {"type": "Feature", "properties": {}, "geometry": {"type": kind, "coordinates": one}}
+        for kind, one in (("LineString", ring), ("Polygon", [ring]))
+    ]
+    path = tmp_path / "shapes.geojson"
+    path.write_text(json.dumps({"type": "FeatureCollection", "features": features}))
+    with pytest.raises(georesolve.InvalidInput, match=r"row 1.*not a geometry that GeoJSON has"):
+        georesolve.nearest(HERE, path)
 
 
 def test_what_shapes_cannot_do_is_refused():

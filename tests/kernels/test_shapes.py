@@ -231,6 +231,23 @@ def test_a_ring_holds_its_smaller_side_unless_it_is_oriented(edges, way, lat, lo
         assert left[metres > 1.001 * reach].all() == (way == 1)
 
 
+@pytest.mark.parametrize(
+    "hole", ["(2 2,3 3,2 2,2 2)", "(2 2,2 3,2 2,2 2)", "(2 2,2 2,2 2,2 2)", "EMPTY"]
+)
+@pytest.mark.parametrize("oriented", [True, False])
+def test_a_hole_of_no_area_has_no_sides(hole, oriented):
+    shell = "(0 0,10 0,10 10,0 10,0 0)"
+    polygons = [shapely.from_wkt(f"POLYGON({shell})"), shapely.from_wkt(f"POLYGON({shell},{hole})")]
+    places = np.array([1.0, 50.0, -40.0]), np.array([1.0, 50.0, -120.0])
+    whole, holed = (
+        nearest(index_of([one], Edging("spherical", oriented=oriented)), *places).distance_m
+        for one in polygons
+    )
+    assert whole[0] == 0
+    assert (whole[1:] > 1e6).all()
+    assert holed.tobytes() == whole.tobytes()
+
+
 def test_a_planar_polygon_holds_what_it_holds_in_the_plane():
     rng = np.random.default_rng(11)
     antarctica = [(-180, -90), (180, -90), (180, -80), (90, -65), (0, -70), (-90, -75), (-180, -80)]

@@ -67,7 +67,7 @@ class Library:
         self._used: dict[str, _Used] = {}
         # The ids that names stood for, by owner and name, and which state of the database said so.
         self._named: dict[tuple[str | None, str], tuple[str, object]] = {}
-        self._asked = pools.Shared[DatasetRow]()
+        self._looking_up = pools.Shared[DatasetRow]()
         until_noted = 3600 * self._hours * (1 - _NOTED_FROM) or _USED_SECONDS
         self._used_seconds = min(_USED_SECONDS, until_noted)
         self.indexes = IndexFolder(store.indexes_folder, index_bytes, must_stay_free)
@@ -218,7 +218,7 @@ class Library:
         Threads hardly get a turn beside an event loop that has much to do: 64 of them took seconds.
         """
         whose = self.store.owner, id
-        return await self._asked(whose, lambda: self.store.files(self.use, id))
+        return await self._looking_up(whose, lambda: self.store.files(self.use, id))
 
     def known(self, id: str) -> DatasetRow | None:
         """The dataset with this id or name if it was used a moment ago: no file is looked at.

@@ -45,7 +45,7 @@ from georesolve.service.store.rows import LIVE, JobRow
 from georesolve.workers.jobs import Question
 
 
-class _Plain(APIRoute):
+class _OfRequest(APIRoute):
     """A route whose handler may take the request alone: then FastAPI has nothing to find for it."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -54,7 +54,7 @@ class _Plain(APIRoute):
         return self.endpoint if is_plain else super().get_route_handler()
 
 
-router = APIRouter(tags=["resolve"], route_class=_Plain)
+router = APIRouter(tags=["resolve"], route_class=_OfRequest)
 
 ServiceContext = Annotated[Service, own("service")]
 """The service as the owner sees it whose key the request has: see `service.auth.access`."""

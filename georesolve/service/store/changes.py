@@ -48,7 +48,7 @@ class Changes:
         self._is_open = False
         self._listeners: dict[str | None, dict[asyncio.Event, asyncio.AbstractEventLoop]] = {}
         self._seen: dict[str, tuple[object, ...]] = {}
-        self._asked: sa.PoolProxiedConnection | None = None
+        self._counting: sa.PoolProxiedConnection | None = None
 
     def version(self) -> object:
         """What every commit of any process changes; None where that takes an answer of a server.
@@ -57,17 +57,18 @@ class Changes:
         """
         if self._engine.dialect.name != "sqlite":
             return None
-        if self._asked is None:
-            self._asked = self._engine.raw_connection()
-            self._asked.cursor().execute("PRAGMA busy_timeout=0")
-        with suppress(self._engine.dialect.loaded_dbapi.Error):
-            return self._asked.cursor().execute(self._version).fetchone()
+        # One connection: it counts the commits of all others.
+        with suppress(self._engine.dialect.loaded_dbapi.Error, SQLAlchemyError), self._lock:
+            if self._counting is None:
+                self._counting = self._engine.raw_connection()
+                self._counting.cursor().execute("PRAGMA busy_timeout=0")
+            return self._counting.cursor().execute(self._version).fetchone()
         return None
 
     def close(self) -> None:
         """Close what is open here."""
-        if self._asked is not None:
-            self._asked.close()
+        if self._counting is not None:
+            self._counting.close()
 
     @contextmanager
     def watched(self, *also: Callable[[], None]) -> Iterator[None]:

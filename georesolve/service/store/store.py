@@ -129,6 +129,7 @@ class Store(Queries):
         """The lease of the jobs; from now on no job is changed here while another holds it."""
         lease = Lease(self._engine, holder)
         self._fence = lease.is_held
+        self._views.clear()
         return lease
 
     def take_over(self) -> None:
