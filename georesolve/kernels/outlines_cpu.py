@@ -172,7 +172,7 @@ def _add_arc(box, ax, ay, az, bx, by, bz):  # type: ignore[no-untyped-def]
     box[5] = max(box[5], max(az, bz) + room)
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy")
 def _add_part(box, arc, angle, part, parts):  # type: ignore[no-untyped-def]
     """Have a box hold one of the equal parts of an arc, be there one or many."""
     if parts == 1:
@@ -202,7 +202,7 @@ def _middle(arc):  # type: ignore[no-untyped-def]
     return x / length, y / length, z / length
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy")
 def _between(arc, angle, share):  # type: ignore[no-untyped-def]
     """A point of an arc, by its share of the angle: of either half by itself, which is exacter."""
     x, y, z = _middle(arc)

@@ -153,7 +153,7 @@ def _take_nearest(collector, tree, node, bits, box, worst):  # type: ignore[no-u
     return worst, 0
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy")
 def _show(tree, collector, box, worst, brute, stack):  # type: ignore[no-untyped-def]
     """Show a collector what is within a bound, or by brute force all."""
     if brute:
@@ -163,7 +163,7 @@ def _show(tree, collector, box, worst, brute, stack):  # type: ignore[no-untyped
         walk(tree, collector, box, worst, 0, 0, NO_LIMIT, stack)
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy")
 def _gathered(tree, found, used, box, worst, brute, stack):  # type: ignore[no-untyped-def]
     """All that is within a bound, in memory that is as large as it takes; in `used` how many."""
     while True:
@@ -198,7 +198,7 @@ def _load_degrees(lat_deg, lon_deg, used, at, lanes):  # type: ignore[no-untyped
         lanes[4, lane] = lon - 360.0 if lon >= 180.0 else lon
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy")
 def _compare(arcs, first, stop, lanes, chord2):  # type: ignore[no-untyped-def]
     """Lower the squared chords of some observations to those to the nearest of some arcs."""
     x, y, z = lanes[0, : chord2.size], lanes[1, : chord2.size], lanes[2, : chord2.size]
@@ -244,7 +244,7 @@ def _way2(lanes, lane, other, other_lane):  # type: ignore[no-untyped-def]
     )  # fmt: skip
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy")
 def _walk_alone(searched, lanes, lane, worst, brute, reference, key, box, stack):  # type: ignore[no-untyped-def]
     """Write the list of one observation, whose k nearest are within a bound."""
     place = lanes[:, lane].copy()
@@ -316,7 +316,7 @@ def _search_near(  # type: ignore[no-untyped-def]
                     reference[at[lane], j] = -1
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy")
 def _take_areas(searched, lanes, n, at, middle, reference, key, box, stack):  # type: ignore[no-untyped-def]
     """Put what holds observations into their lists; that of the middle is made already."""
     if not searched.areas.items.shape[0]:
@@ -330,7 +330,7 @@ def _take_areas(searched, lanes, n, at, middle, reference, key, box, stack):  # 
                 offer(reference[at[lane]], key[at[lane]], 0.0, row)
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy")
 def _take_stretches(  # type: ignore[no-untyped-def]
     searched, found, n_found, lanes, n, at, middle, worsts, reference, key, chords,
 ):  # fmt: skip
