@@ -151,7 +151,7 @@ def test_the_nearest_are_those_of_the_definition(edges, seed, n, k):
     assert all(a.tobytes() == b.tobytes() for a, b in zip(found, brute, strict=True))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=25)
 @given(
     seed=st.integers(0, 2**32),
     n=st.integers(1, 8),
@@ -180,7 +180,7 @@ def test_all_within_a_distance_are_those_of_the_definition(seed, n, distance_m):
     assert all(a.tobytes() == b.tobytes() for a, b in zip(found, brute, strict=True))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 2**32))
 def test_metres_are_those_to_the_nearest_point_which_is_on_the_shape(seed):
     rng = np.random.default_rng(seed)
