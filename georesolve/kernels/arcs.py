@@ -90,33 +90,44 @@ def _seen(x, y, z, arc):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def near_chord2(x, y, z, arc):  # type: ignore[no-untyped-def]
-    """As `arc_chord2`, without branches, and whether it is something else beyond 45 degrees."""
+def near_parts(x, y, z, arc):  # type: ignore[no-untyped-def]
+    """What `arc_chord2` is made of, without branches: the least of each of several arcs is theirs.
+
+    The squared chord to the nearest end, the squared sine, for `chord2_of`, or infinity where an
+    end is nearest, and whether the sine is beyond 45 degrees, for which `arc_chord2` has another
+    way.
+    """
     to_a, to_b, beside, sine2 = _seen(x, y, z, arc)
-    rest = total(1.0, -sine2)
-    chord2 = product(2.0, sine2) / total(1.0, math.sqrt(rest if rest > 0.0 else 0.0))
-    return _nearest(to_a, to_b, beside, chord2, arc[9]), beside & (sine2 > 0.5)
+    return (
+        _touching(to_a if to_a < to_b else to_b, arc[9]),
+        sine2 if beside else math.inf,
+        beside & (sine2 > 0.5),
+    )
 
 
 @njit(inline="always")
-def _nearest(to_a, to_b, beside, chord2, inverse):  # type: ignore[no-untyped-def]
-    ends = to_a if to_a < to_b else to_b
-    nearest = chord2 if beside & (chord2 < ends) else ends
+def chord2_of(sine2):  # type: ignore[no-untyped-def]
+    """The squared chord of a squared sine: no operation of it falls as the sine grows."""
+    rest = total(1.0, -sine2)
+    chord2 = product(2.0, sine2) / total(1.0, math.sqrt(rest if rest > 0.0 else 0.0))
+    return 0.0 if chord2 <= TOUCHING else chord2
+
+
+@njit(inline="always")
+def _touching(chord2, inverse):  # type: ignore[no-untyped-def]
     # What has no direction may be a point, and is as far as points are.
-    return 0.0 if (nearest <= TOUCHING) & (inverse > 0.0) else nearest
+    return 0.0 if (chord2 <= TOUCHING) & (inverse > 0.0) else chord2
 
 
 @njit(inline="always")
 def arc_chord2(x, y, z, arc):  # type: ignore[no-untyped-def]
     """Squared chord from a point of the unit sphere to the nearest point of an arc."""
-    chord2, is_far = near_chord2(x, y, z, arc)
+    ends, sine2, is_far = near_parts(x, y, z, arc)
     if is_far:
-        to_a, to_b, beside, _ = _seen(x, y, z, arc)
         cx, cy, cz = _cross(arc[6], arc[7], arc[8], x, y, z)
         cosine = math.sqrt(product(_dot(cx, cy, cz, cx, cy, cz), arc[9]))
-        far = total(2.0, -product(2.0, cosine))
-        chord2 = _nearest(to_a, to_b, beside, far, arc[9])
-    return chord2
+        return min(ends, _touching(total(2.0, -product(2.0, cosine)), arc[9]))
+    return min(ends, chord2_of(sine2))
 
 
 @njit(inline="always")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.arcs import MARGIN, arc_chord2, arc_point, near_chord2
+from georesolve.kernels.arcs import MARGIN, arc_chord2, arc_point, chord2_of, near_parts
 from georesolve.kernels.bearing import direction_deg
 from georesolve.kernels.boxes_cpu import ALL, NO_LIMIT, STACK, WIDTH
 from georesolve.kernels.coordinates_cpu import (
@@ -27,7 +27,12 @@ from georesolve.kernels.coordinates_cpu import (
     unit_vectors,
 )
 from georesolve.kernels.distance import closer, squared_chord
-from georesolve.kernels.lanes_cpu import children_within, lowest_bit, prefetch_for_write
+from georesolve.kernels.lanes_cpu import (
+    borrowed,
+    children_within,
+    lowest_bit,
+    prefetch_for_write,
+)
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import ROW, in_windows
 from georesolve.kernels.outlines_cpu import holds
@@ -199,19 +204,27 @@ def _load_degrees(lat_deg, lon_deg, used, at, lanes):  # type: ignore[no-untyped
 
 
 @njit(nogil=True, error_model="numpy")
-def _compare(arcs, first, stop, lanes, chord2):  # type: ignore[no-untyped-def]
+def _compare(arcs, first, stop, lanes, sines2, chord2):  # type: ignore[no-untyped-def]
     """Lower the squared chords of some observations to those to the nearest of some arcs."""
     x, y, z = lanes[0, : chord2.size], lanes[1, : chord2.size], lanes[2, : chord2.size]
+    for lane in range(chord2.size):
+        sines2[lane] = math.inf
     for i in range(first, stop):
         arc = arcs[i]
         far = 0
         for lane in range(chord2.size):
-            c, is_far = near_chord2(x[lane], y[lane], z[lane], arc)
+            ends, sine2, is_far = near_parts(x[lane], y[lane], z[lane], arc)
             far |= is_far
-            chord2[lane] = c if (c < chord2[lane]) & (not is_far) else chord2[lane]
+            chord2[lane] = ends if ends < chord2[lane] else chord2[lane]
+            nearer = (sine2 < sines2[lane]) & (not is_far)
+            sines2[lane] = sine2 if nearer else sines2[lane]
         if far:
             for lane in range(chord2.size):
                 chord2[lane] = min(chord2[lane], arc_chord2(x[lane], y[lane], z[lane], arc))
+    for lane in range(chord2.size):
+        # Of none it is far more than any.
+        chord = chord2_of(sines2[lane])
+        chord2[lane] = chord if chord < chord2[lane] else chord2[lane]
 
 
 @njit(inline="always")
@@ -261,6 +274,7 @@ def _search_near(  # type: ignore[no-untyped-def]
     thread, threads, searched, points, lat_deg, lon_deg, order, brute, reference,
     key,
 ):  # fmt: skip
+    searched, reference, key = borrowed(searched), borrowed(reference), borrowed(key)
     k = reference.shape[1]
     n_blocks = (order.size + _BLOCK - 1) // _BLOCK
     stack, used = np.empty(STACK, np.int64), np.zeros(1, np.int64)
@@ -268,7 +282,7 @@ def _search_near(  # type: ignore[no-untyped-def]
     lanes, before = np.zeros((5, _BLOCK)), np.zeros((5, 1))
     at = np.empty(_BLOCK, np.int64)
     box, own_box = np.empty(6), np.empty(6)
-    chords, worsts = np.empty(_BLOCK), np.empty(_BLOCK)
+    sines2, chords, worsts = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
     reach = ALL
     for block in range(n_blocks * thread // threads, n_blocks * (thread + 1) // threads):
         first = block * _BLOCK
@@ -308,7 +322,7 @@ def _search_near(  # type: ignore[no-untyped-def]
             _take_areas(searched, lanes, n, at, middle, reference, key, box, stack)
             _take_stretches(
                 searched, found, n_found, lanes, n, at, middle, worsts, reference, key,
-                chords,
+                sines2, chords,
             )  # fmt: skip
         for lane in range(n):
             for j in range(k):
@@ -332,7 +346,7 @@ def _take_areas(searched, lanes, n, at, middle, reference, key, box, stack):  # 
 
 @njit(nogil=True, error_model="numpy")
 def _take_stretches(  # type: ignore[no-untyped-def]
-    searched, found, n_found, lanes, n, at, middle, worsts, reference, key, chords,
+    searched, found, n_found, lanes, n, at, middle, worsts, reference, key, sines2, chords,
 ):  # fmt: skip
     """Put the nearest of some stretches into lists, whose worst are bounded already."""
     last = key.shape[1] - 1
@@ -341,7 +355,7 @@ def _take_stretches(  # type: ignore[no-untyped-def]
         row = searched.row[first]
         for lane in range(n):
             chords[lane] = np.inf
-        _compare(searched.arcs, first, stop, lanes, chords[:n])
+        _compare(searched.arcs, first, stop, lanes, sines2, chords[:n])
         for lane in range(n):
             if chords[lane] <= worsts[lane] and lane != middle:
                 i = at[lane]
@@ -355,12 +369,14 @@ def _search_around(  # type: ignore[no-untyped-def]
     limits, counts, of_rows, starts, reference, distance_m,
 ):  # fmt: skip
     """Count the shapes within a distance, by observation or by row, or write them."""
+    searched = borrowed(searched)
     fills, by_row = starts.size > 0, of_rows.size > 0
     stack, used = np.empty(STACK, np.int64), np.zeros(1, np.int64)
     near, holding = np.empty(_FEW, np.int64), np.empty(_FEW, np.int64)
     lanes = np.zeros((5, _BLOCK))
     at, ends = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
-    box, chords, bounds = np.empty(6), np.empty(_BLOCK), np.empty(_BLOCK)
+    box, bounds = np.empty(6), np.empty(_BLOCK)
+    sines2, chords = np.empty(_BLOCK), np.empty(_BLOCK)
     pairs = np.empty(RUN), np.empty(RUN)
     ordered = np.empty(RUN), np.empty(RUN)
     ranks = np.empty(RUN, np.int64)
@@ -415,6 +431,7 @@ def _search_around(  # type: ignore[no-untyped-def]
                     searched.stretches.items[item, 0],
                     searched.stretches.items[item, 1],
                     lanes,
+                    sines2,
                     chords[:n],
                 )
                 i_near += 1
@@ -457,6 +474,7 @@ def _search_points(  # type: ignore[no-untyped-def]
     bounds, lat, lon,
 ):  # fmt: skip
     """Write where the nearest point of a shape is, of each observation's own one."""
+    searched = borrowed(searched)
     box, stack = np.empty(6), np.empty(STACK, np.int64)
     chord2, arc = np.empty(1), np.empty(1, np.int64)
     n = reference.size

@@ -15,10 +15,13 @@ if question == "q8":
     )
     found = found.select(f"reference_{key}", f"reference_{name}", "count")
 else:
-    of_trips = pl.read_parquet(trips, columns=["t_tripkey", place])
+    # Rows are taken in any order from one chunk in a tenth of the time that many need.
+    of_trips = pl.read_parquet(trips, columns=["t_tripkey", place]).rechunk()
     found = georesolve.nearest(of_trips.select(place), buildings, k=5, columns=[key], **asked)
+    found = found.select("observation", "reference", "distance_m", f"reference_{key}")
     found = found.sort("distance_m", f"reference_{key}")
-    names = pl.read_parquet(buildings, columns=[key, name])
-    parts = [of_trips[found["observation"]], names[found["reference"]], found.select("distance_m")]
-    found = pl.concat(parts, how="horizontal")
+    names = pl.read_parquet(buildings, columns=[key, name]).rechunk()
+    parts = [of_trips.select(pl.all().gather(found["observation"].cast(pl.UInt32)))]
+    parts += [names.select(pl.all().gather(found["reference"].cast(pl.UInt32)))]
+    found = pl.concat([*parts, found.select("distance_m")], how="horizontal")
 found.write_parquet(out)
