@@ -85,7 +85,7 @@ def test_head_and_unknown_jobs(service, long_job):
 def test_a_client_that_goes_away_leaves_no_job_running(service, long_job, prefer):
     observations, references, options = long_job
     # As many as an answer at once may be of.
-    observations = observations.slice(0, 2_000_000)
+    observations, references = (one.slice(0, 2_000_000) for one in (observations, references))
     before = {job["id"] for job in service.get("/jobs").json()["jobs"]}
     files = {"observations": ("o.parquet", parquet(observations))}
     files["references"] = ("r.parquet", parquet(references))
