@@ -34,7 +34,7 @@ _JSON: dict[str, tuple[type, ...]] = {"k": (int,)} | dict.fromkeys(
 _TOO_MUCH = frozenset({413, 503})
 """What a service answers that does not look up so much, or has not yet read the references."""
 _WAIT_SECONDS = 5
-_JOBS_A_PAGE = 1000
+_A_PAGE = 1000
 
 
 class Columns(TypedDict, total=False):
@@ -101,6 +101,8 @@ class Dataset:
         Of its file, as the service keeps it.
     created, expires
         When it was registered, and when it is removed unless it is used again.
+    owner
+        The name of the key that it was made with, told to keys of the role admin.
     """
 
     id: str
@@ -116,6 +118,7 @@ class Dataset:
     size_bytes: int
     created: str
     expires: str | None
+    owner: str | None = None
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Self:
@@ -322,23 +325,37 @@ class AsyncClient:
         """The job with this id; raises ServiceRefused where there is none."""
         return self._job((await self._exchange.ask("GET", f"/jobs/{id}")).json())
 
-    async def jobs(self, *, status: Sequence[str] = (), limit: int = 100) -> list[AsyncJob]:
+    async def jobs(
+        self, *, status: Sequence[str] = (), owner: str | None = None, limit: int = 100
+    ) -> list[AsyncJob]:
         """Jobs, the newest first.
 
         Parameters
         ----------
         status
             Only jobs in these: `accepted`, `running`, `successful`, `failed`, `dismissed`.
+        owner
+            For keys of the role admin, which see those of all: only jobs of the keys of this name,
+            or of what was made without keys for an empty one.
         limit
             How many at most.
         """
-        found: list[AsyncJob] = []
+        found = self._listed("jobs", limit, status=list(status), owner=owner)
+        return [self._job(info) for info in await found]
+
+    async def datasets(self, *, owner: str | None = None, limit: int = 100) -> list[Dataset]:
+        """Registered datasets, the newest first; `owner` and `limit` are as for `jobs`."""
+        found = await self._listed("datasets", limit, owner=owner)
+        return [Dataset.of(info) for info in found]
+
+    async def _listed(self, what: str, limit: int, **query: Any) -> list[dict[str, Any]]:
+        """What the pages of a list have."""
+        found: list[dict[str, Any]] = []
         cursor: str | None = None
         while len(found) < limit:
-            page = min(limit - len(found), _JOBS_A_PAGE)
-            query = {"status": list(status), "limit": page, "cursor": cursor}
-            document = (await self._exchange.ask("GET", "/jobs", query=query)).json()
-            found += [self._job(info) for info in document["jobs"]]
+            page = query | {"limit": min(limit - len(found), _A_PAGE), "cursor": cursor}
+            document = (await self._exchange.ask("GET", f"/{what}", query=page)).json()
+            found += document[what]
             following = [link["href"] for link in document["links"] if link["rel"] == "next"]
             if not following:
                 break
@@ -448,6 +465,7 @@ class Client:
 
     close = blocking(AsyncClient.close)
     register = blocking(AsyncClient.register)
+    datasets = blocking(AsyncClient.datasets)
     remove = blocking(AsyncClient.remove)
     nearest = blocking(AsyncClient.nearest)
     within = blocking(AsyncClient.within)
@@ -468,6 +486,9 @@ class Client:
         """The job with this id; raises ServiceRefused where there is none."""
         return Job(run(self.awaited.job(id)))
 
-    def jobs(self, *, status: Sequence[str] = (), limit: int = 100) -> list[Job]:
+    def jobs(
+        self, *, status: Sequence[str] = (), owner: str | None = None, limit: int = 100
+    ) -> list[Job]:
         """Jobs, the newest first; see `AsyncClient.jobs`."""
-        return [Job(one) for one in run(self.awaited.jobs(status=status, limit=limit))]
+        found = self.awaited.jobs(status=status, owner=owner, limit=limit)
+        return [Job(one) for one in run(found)]

@@ -33,6 +33,10 @@ _VERBS = {
         "let a key open nothing any more",
         "Revoke a key for good; what was made with it stays, and is nobody's.",
     ),
+    "adopt": (
+        "give a key what was made without keys",
+        "Give a key the datasets and jobs that were made while the service needed no keys.",
+    ),
 }
 """Of `georesolve keys`: what each does, in short and in full."""
 _SWEEPS = {

@@ -10,6 +10,7 @@ from contextlib import closing, redirect_stdout
 import httpx
 import pytest
 
+from georesolve import Client
 from georesolve.service.auth.access import _without_port
 from georesolve.service.cli import main
 from georesolve.service.clock import now
@@ -177,6 +178,57 @@ def test_keys_count_while_the_service_runs(tmp_path):
     assert key not in client.log.read_text()
 
 
+def test_what_was_made_without_keys_is_adopted(tmp_path):
+    data_dir = tmp_path / "data"
+    csv = {"headers": {"Content-Type": "text/csv"}}
+    once = {"Prefer": "respond-async", "Idempotency-Key": '"one"'}
+    with running_service(data_dir, *NO_CLUSTER, ready=False) as client:
+        sites = client.put("/datasets/sites", content="lat,lon\n1,2\n", **csv).json()["id"]
+        other = client.post("/datasets", content="lat,lon\n5,6\n", **csv).json()["id"]
+        live, ended = (
+            run_nearest(client, {"observations": SET, "references": f"dataset:{sites}"}, headers)
+            for headers in ({"Prefer": "respond-async"}, once)
+        )
+        live, ended = (answer.headers["location"] for answer in (live, ended))
+        with closing(sqlite3.connect(data_dir / "georesolve.sqlite")) as database, database:
+            gone = "UPDATE jobs SET status = 'failed', finished = updated WHERE id = ?"
+            database.execute(gone, [ended.rpartition("/")[2]])
+        told = keys(data_dir, "create", "ann")
+        assert "2 datasets and 2 jobs were made without keys" in told.stderr
+        assert "'georesolve keys adopt ann' gives them" in told.stderr
+        with as_holder(client, told.stdout.strip()) as ann:
+            wait_until(lambda: client.get("/jobs").status_code == 401)
+            # She sends the same again, as it seems to have gone.
+            own = ann.post("/datasets", content="lat,lon\n1,2\n", **csv).json()["id"]
+            mine = run_nearest(ann, {"observations": SET, "references": SET}, once)
+            ann.put("/datasets/sites", content="lat,lon\n3,4\n", **csv)
+            refused = keys(data_dir, "adopt", "ann")
+            assert "of 'ann' has datasets called sites of its own" in refused.stderr
+            assert ann.delete("/datasets/sites").status_code == 204
+            assert keys(data_dir, "adopt", "ann").stderr.endswith(
+                "2 datasets and 2 jobs that were made without keys are from now on those of 'ann'\n"
+            )
+            listed = {one["id"]: one["names"] for one in ann.get("/datasets").json()["datasets"]}
+            assert listed == {own: ["sites", "sites@1"], other: []}
+            assert ann.get("/datasets/sites").json()["expires"] is None
+            jobs = {one["id"] for one in ann.get("/jobs").json()["jobs"]}
+            assert {live, ended} <= {f"{client.base_url}/jobs/{id}" for id in jobs}
+            assert len(jobs) == 3
+            # An Idempotency-Key stays that of her own request.
+            again = run_nearest(ann, {"observations": SET, "references": SET}, once)
+            assert again.headers["location"] == mine.headers["location"]
+            with closing(sqlite3.connect(data_dir / "georesolve.sqlite")) as database:
+                used = dict(database.execute('SELECT id, "references" FROM jobs'))
+            assert used[live.rpartition("/")[2]] == sites
+            assert used[ended.rpartition("/")[2]] == own
+            assert ann.get(f"/datasets/{sites}").status_code == 404
+    assert (data_dir / "datasets" / f"{sites}.parquet").exists(), "an unfinished job reads it"
+    nothing = "there is nothing that was made without keys, and nothing was changed"
+    assert nothing in keys(data_dir, "adopt", "ann").stderr
+    new_key(data_dir, "prometheus", "--role", "metrics")
+    assert "has the role metrics" in keys(data_dir, "adopt", "prometheus").stderr
+
+
 def test_a_key_with_a_new_secret_keeps_what_is_its_own(guarded):
     client, ann, _ = guarded
     data_dir = client.log.with_suffix("")
@@ -216,6 +268,7 @@ def test_the_role_metrics_reads_metrics_alone(guarded):
 def test_the_role_admin_sees_what_all_have(guarded):
     client, ann, ben = guarded
     key = new_key(client.log.with_suffix(""), "root", "--role", "admin")
+    ann_prefix = ann.headers["authorization"].split()[1][:11]
     body = {"observations": SET, "references": SET}
     job = run_nearest(ann, body, {"Prefer": "respond-async"}).headers["location"]
     csv = {"content": "lat,lon\n1,2\n", "headers": {"Content-Type": "text/csv"}}
@@ -238,6 +291,14 @@ def test_the_role_admin_sees_what_all_have(guarded):
         inputs = {"observations": SET, "references": f"dataset:{dataset}"}
         assert look_up(admin, inputs).content == look_up(ann, inputs).content
         assert look_up(ben, inputs).status_code == 404
+        with Client(str(client.base_url), key) as of_admin:
+            assert of_admin.datasets(owner="ann")[0].id == dataset
+            assert f"/jobs/{of_admin.jobs(owner='ann')[0].id}" in job
+            assert (of_admin.datasets(owner="ben"), of_admin.jobs(owner="")) == ([], [])
+            assert {one.owner for one in of_admin.datasets(owner=ann_prefix)} == {"ann"}
+        assert admin.get("/jobs?owner=nobody").status_code == 400
+        refused = ann.get("/datasets?owner=ben")
+        assert (refused.status_code, "role admin" in refused.json()["detail"]) == (403, True)
         # A name is its owner's: the admin's own of that name stays.
         own = admin.put("/datasets/sites", **csv | {"content": "lat,lon\n5,6\n"}).json()["id"]
         newest = ann.put("/datasets/sites", **csv | {"content": "lat,lon\n3,4\n"}).json()["id"]
@@ -248,6 +309,16 @@ def test_the_role_admin_sees_what_all_have(guarded):
         assert admin.get("/datasets/sites").json()["id"] == own
         assert admin.delete("/datasets/sites").status_code == 204
         own = run_nearest(admin, body, {"Prefer": "respond-async"})
+        code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "keys.md").read_text(), re.DOTALL)
+        code = code[1].replace("http://localhost:8000", str(client.base_url)).replace("KEY", key)
+        for content in ("1,2", "3,4"):
+            ben.put(
+                "/datasets/his", **csv | {"content": f"lat,lon\n{content}\n"}
+            ).raise_for_status()
+        his = run_nearest(ben, body, {"Prefer": "respond-async"}).headers["location"]
+        exec(compile(code, "docs/keys.md", "exec"), {})
+        assert ben.get("/datasets").json()["datasets"] == []
+        assert ben.get(his).json()["status"] == "dismissed"
         assert ben.get(own.headers["location"]).status_code == 404
         assert ben.delete(job).status_code == 404
         assert admin.delete(job).json()["status"] == "dismissed"
@@ -305,7 +376,9 @@ def test_a_key_is_named_without_doubt(tmp_path):
     assert (done.returncode, second[:11] in done.stderr) == (0, True)
 
 
-@pytest.mark.parametrize("arguments", [("list",), ("rotate", "ann"), ("revoke", "ann")])
+@pytest.mark.parametrize(
+    "arguments", [("list",), ("rotate", "ann"), ("revoke", "ann"), ("adopt", "ann")]
+)
 def test_where_no_service_has_been_there_are_no_keys(tmp_path, arguments):
     data_dir = tmp_path / "misspelt"
     done = keys(data_dir, *arguments)

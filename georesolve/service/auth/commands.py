@@ -1,11 +1,13 @@
 """`georesolve keys`: make, list, rotate and revoke API keys in the database of a service."""
 
+import shlex
 import sys
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service import errors
 from georesolve.service.settings import KeyRole, Settings
+from georesolve.service.store.adoption import Adoption
 from georesolve.service.store.engine import (
     database_exists,
     name_of_database,
@@ -34,11 +36,19 @@ def run(
     try:
         if verb == "create":
             _print_secret(keys.create(name, key_role, expires), name)
+            if any(unowned := Adoption(engine).unowned()):
+                _tell(
+                    f"{unowned} were made without keys, and no key but one of the role admin sees "
+                    f"them: 'georesolve keys adopt {shlex.quote(name)}' gives them to this one"
+                )
         elif verb == "list":
             for key in keys.all():
                 print(_line(key))
         else:
             key = _the_valid(keys, given)
+            if verb == "adopt":
+                _tell(_adopted(Adoption(engine), key))
+                return 0
             if verb == "rotate":
                 _print_secret(keys.rotate(key), key.name)
                 opens = "opens nothing any more; what was made with it is the new key's"
@@ -55,6 +65,19 @@ def run(
     finally:
         engine.dispose()
     return 0
+
+
+def _adopted(adoption: Adoption, key: Key) -> str:
+    """Give a key what was made without keys; returns what to say of it."""
+    if key.role == "metrics":
+        raise errors.CannotStart(
+            f"the key {key.prefix} of {key.name!r} has the role metrics, which sees no datasets "
+            "and no jobs: name a key of the role user or admin"
+        )
+    if not any(unowned := adoption.unowned()):
+        return "there is nothing that was made without keys, and nothing was changed"
+    adoption.give_to(key)
+    return f"{unowned} that were made without keys are from now on those of {key.name!r}"
 
 
 def _line(key: Key) -> str:

@@ -22,6 +22,11 @@ class Page(Parameters):
 
     limit: int = Field(100, ge=1, le=1000, description="rows on a page")
     cursor: str | None = Field(None, description="where the page begins: see the link `next`")
+    owner: str | None = Field(
+        None,
+        description="for keys of the role admin: only what was made with the keys of this name, or "
+        "with the key that begins so; empty for what was made without keys",
+    )
 
     def of(self, query: "sa.Select[Any]", table: sa.Table) -> "sa.Select[Any]":
         """A query for this page, and for one row more, which tells whether there is another."""

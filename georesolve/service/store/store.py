@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from georesolve.service import errors, pools
 from georesolve.service.clock import new_id, now, seconds_between
 from georesolve.service.disk import Probe
+from georesolve.service.store.adoption import NOBODY
 from georesolve.service.store.changes import Bell, Changes
 from georesolve.service.store.engine import (
     Admission,
@@ -124,6 +125,24 @@ class Store(Queries):
     def owners(self) -> dict[str, str]:
         """Names of the keys by id, to tell whose something is where all is seen."""
         return {key.id: key.name for key in self.keys.all()} if self.sees_all else {}
+
+    def _of(self, table: sa.Table, owner: str | None) -> sa.ColumnElement[bool]:
+        """What was made with the keys of a name or prefix, without keys for an empty one."""
+        if owner is None:
+            return sa.true()
+        if not self.sees_all:
+            raise errors.Forbidden(
+                "/query/owner: only a key of the role admin sees what others have made, and "
+                "chooses among their owners: leave it out"
+            )
+        ids = [key.id for key in self.keys.all() if owner in (key.name, key.prefix)]
+        if owner and not ids:
+            raise errors.InvalidRequest(
+                f"/query/owner: no key is called {owner[:80]!r}, or begins so: 'georesolve keys "
+                "list' shows all keys; leave the value empty for what was made without keys",
+                [{"pointer": "/query/owner", "detail": "no key is called so"}],
+            )
+        return table.c.owner.in_(ids or [NOBODY])
 
     def lease(self, holder: str) -> Lease:
         """The lease of the jobs; from now on no job is changed here while another holds it."""
@@ -252,7 +271,7 @@ class Store(Queries):
 
     def registered_datasets(self, page: Page) -> list[DatasetRow]:
         """A page of the registered datasets, and one more when there is another page."""
-        query = sa.select(kept).where(is_registered & self._is_there)
+        query = sa.select(kept).where(is_registered & self._is_there & self._of(kept, page.owner))
         return [self._dataset(row) for row in self._rows(page.of(query, kept))]
 
     def expired(self, before: str | None = None, job: str | None = None) -> list[Kept]:
@@ -367,7 +386,7 @@ class Store(Queries):
 
     def jobs(self, asked: JobQuery) -> list[JobState]:
         """A page of jobs, and one more when there is another page."""
-        query = sa.select(*_STATE).where(self._seen(jobs))
+        query = sa.select(*_STATE).where(self._seen(jobs) & self._of(jobs, asked.owner))
         query = query.where(*asked.chosen(self._engine.dialect.name))
         return [JOB_STATE.validate_python({**row}) for row in self._rows(asked.of(query, jobs))]
 
