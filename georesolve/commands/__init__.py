@@ -10,6 +10,8 @@ from georesolve.commands import nearest, within
 _ELSEWHERE = {
     "serve": "run the service",
     "keys": "make, list, rotate and revoke API keys of a service",
+    "sweep": "tell and remove what a service keeps by itself",
+    "backup": "write a backup of a service, which may run",
     "bench": "measure it on this machine, beside other ways to search",
 }
 """Commands of the service, which is imported when one of them is called."""

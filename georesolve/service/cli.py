@@ -132,6 +132,15 @@ def _parser() -> argparse.ArgumentParser:
         sweep.add_argument(f"--{name}", action="store_true", help=text)
     _add_settings(sweep, ("data_dir", "database_url", "store"))
     sweep.set_defaults(run=_sweep)
+    backup = commands.add_parser(
+        "backup",
+        help="write a backup of a service, which may run",
+        description="Write a tar of the data folder of a service, which may run: what it has "
+        f"accepted by now. Nothing is removed meanwhile. {_FROM_ENVIRONMENT}",
+    )
+    backup.add_argument("file", metavar="FILE", help="the tar to write; - for standard output")
+    _add_settings(backup, ("data_dir", "database_url", "store"))
+    backup.set_defaults(run=_backup)
     return parser
 
 
@@ -185,6 +194,12 @@ def _sweep(settings: Settings, *, now: bool, unknown: bool) -> int:
     for name in names:
         print("removed" if unknown else "unknown", name)
     return 0
+
+
+def _backup(settings: Settings, file: str) -> int:
+    from georesolve.service.ops.backup import back_up
+
+    return back_up(settings, file)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import pytest
 
 from tests import oracle
 from tests.conftest import ROOT, SAMPLES, finished, points, run_nearest, wait_until
-from tests.containers.stack import Stack, docker
+from tests.containers.stack import BASE, Stack, docker
 
 PARQUET = {"Content-Type": "application/vnd.apache.parquet"}
 USERS = {"proxy": 10002, "api": 10001, "scheduler": 10001, "worker-cpu": 10001}
@@ -212,6 +212,12 @@ def test_the_samples(client):
     np.testing.assert_allclose(matches["distance_m"].to_numpy()[some], metres, rtol=1e-9, atol=1e-3)
 
 
+def test_the_python_of_the_images_is_the_one_of_their_locks(stack):
+    for service in ("api", "worker-cpu"):
+        python = stack.run_in(service, "python", "--version").split()[1].rpartition(".")[0]
+        assert BASE.startswith(f"python:{python}-")
+
+
 def test_links_and_the_dashboard_lead_through_the_proxy(stack, client):
     assert client.get("/").json()["links"][0]["href"] == f"http://{stack.address}/"
     assert "georesolve_workers" in client.get("/metrics").text
@@ -397,12 +403,12 @@ def test_jobs_and_results_outlive_the_containers_and_the_volume(stack, work, tmp
         done = client.get("/jobs", params={"status": "successful", "limit": 1000}).json()["jobs"]
         location = submit(client, body, algorithm="brute")
         wait_until(lambda: client.get(location).json()["rows_done"] > 0)
+        stack.back_up(tmp_path / "backup")
         start = time.monotonic()
         stack.compose("stop")
         stack.seconds["stop in the middle of a job"] = time.monotonic() - start
         codes = {service: one["State"]["ExitCode"] for service, one in stack.containers().items()}
         assert codes == dict.fromkeys(stack.services, 0), "they end in order when they are told to"
-        stack.back_up(tmp_path / "backup")
         stack.compose("down")
         stack.restore(tmp_path / "backup")
         stack.up()

@@ -24,6 +24,7 @@ from georesolve.options import Options
 from georesolve.workers.gpus import count_gpus
 from tests import oracle
 from tests.conftest import ROOT, points
+from tests.forks import run
 
 
 @pytest.fixture(scope="module")
@@ -344,6 +345,15 @@ def test_distances_are_told_in_their_unit():
     assert [told(d) for d in (0.1234, 12.3, 812.3, 5432.1, 2e7)] == [
         *("0.123 m", "12.3 m", "812 m", "5.4 km", "20,000.0 km")
     ]
+
+
+def test_every_command_of_the_service_is_one_of_georesolve():
+    told = run("georesolve.service.cli", ["--help"]).stdout
+    [listed] = re.findall(r"^  COMMAND\n((?:    .*\n)+)", told, re.MULTILINE)
+    names = re.findall(r"^    (\w+)", listed, re.MULTILINE)
+    assert {"serve", "keys", "sweep", "backup"} <= {*names}
+    whole = commands.parser().format_help()
+    assert [name for name in names if not re.search(f"^    {name} ", whole, re.MULTILINE)] == []
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

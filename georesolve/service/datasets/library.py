@@ -263,15 +263,18 @@ class Library:
 
     def discard(self, id: str, **as_it_was: str) -> bool:
         """Remove a set and its file; False when it is needed, or not as it was: `Store.let_go`."""
-        kept = self.store.let_go(id, **as_it_was)
-        if kept is None:
-            return False
-        self._used.pop(id, None)
-        self.store.datasets_place.remove([f"{id}.parquet"])
-        if kept.kind == "dataset" and kept.sha256:
-            # Another owner may have the same content: then it is built once more.
-            self.indexes.forget(kept.sha256)
-        self.store.forget(id)
+        with self.store.removals.allowed() as may_remove:
+            kept = self.store.let_go(id, **as_it_was)
+            if kept is None:
+                return False
+            self._used.pop(id, None)
+            # Its file goes after the backup, by the sweeper.
+            if may_remove:
+                self.store.datasets_place.remove([f"{id}.parquet"])
+                if kept.kind == "dataset" and kept.sha256:
+                    # Another owner may have the same content: then it is built once more.
+                    self.indexes.forget(kept.sha256)
+                self.store.forget(id)
         return True
 
     def indexes_of(self, one: DatasetRow | Ingested) -> IndexFolder | None:

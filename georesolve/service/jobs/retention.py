@@ -78,6 +78,9 @@ class Retention:
 
     def sweep(self) -> None:
         """Remove what has expired; after a jump of the clock, only what nobody wants any more."""
+        with self._store.removals.allowed() as may_remove:
+            if not may_remove:
+                return
         self._library.indexes.keep_free()
         self._maps.keep_free()
         if not self._has_told:

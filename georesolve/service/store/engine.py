@@ -76,7 +76,7 @@ def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
         # A migration of large tables takes longer than a statement of a service may.
         _migrate(sa.create_engine(_parsed(url), poolclass=sa.NullPool))
         return engine
-    path = _sqlite_path(data_dir)
+    path = sqlite_path(data_dir)
     make_data_dir(data_dir, path)
     engine = sa.create_engine(f"sqlite:///{path}")
     sa.event.listen(engine, "connect", _make_durable)
@@ -87,7 +87,7 @@ def open_database(data_dir: Path, url: str | None = None) -> sa.Engine:
 def database_exists(data_dir: Path, url: str | None = None) -> bool:
     """Whether there is a database of a service already; raises as `open_database` does."""
     if not url:
-        return has_content(_sqlite_path(data_dir))
+        return has_content(sqlite_path(data_dir))
     engine = _postgres(url)
     try:
         with _connected(engine) as connection:
@@ -116,12 +116,13 @@ def of_single_statements(engine: sa.Engine) -> sa.Engine:
 def name_of_database(data_dir: Path, url: str | None = None) -> str:
     """What to call the database before people; raises as `open_database` does."""
     if not url:
-        return str(_sqlite_path(data_dir))
+        return str(sqlite_path(data_dir))
     parsed = _parsed(url)
     return f"the Postgres database {parsed.database!r} on {parsed.host or 'this machine'}"
 
 
-def _sqlite_path(data_dir: Path) -> Path:
+def sqlite_path(data_dir: Path) -> Path:
+    """The SQLite file of a data folder."""
     return data_dir.absolute() / "georesolve.sqlite"
 
 

@@ -26,6 +26,7 @@ from georesolve.service.store.keys import Keys
 from georesolve.service.store.lease import Lease
 from georesolve.service.store.listing import JobQuery, Page
 from georesolve.service.store.names import Names, is_newest
+from georesolve.service.store.removals import Removals
 from georesolve.service.store.rows import (
     JOB,
     JOB_STATE,
@@ -88,6 +89,7 @@ class Store(Queries):
         # This machine's own.
         self.indexes_folder, self.maps_folder = data_dir / "datasets" / "indexes", data_dir / "maps"
         self.changes, self.bell = Changes(self._engine), Bell(data_dir)
+        self.removals = Removals(data_dir)
         self.keys = Keys(self._engine)
         self.writable = Probe(self._try)
         self._fence: sa.ColumnElement[bool] = sa.true()
