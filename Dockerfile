@@ -2,7 +2,10 @@
 #
 #     docker build --target api --tag georesolve-api .
 
-FROM python:3.13-slim-trixie AS build
+# Python 3.13.15 for amd64 and arm64. The locks of the images are made for this Python: `make lock`.
+ARG PYTHON_IMAGE=python:3.13-slim-trixie@sha256:ffb752e139c0a19692a43af8d8523b274222dd68eebad5d583b45c2201c6e30a
+
+FROM ${PYTHON_IMAGE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
 
@@ -23,16 +26,16 @@ COPY --from=package /dist /dist
 RUN --network=none pip --python /opt/georesolve install --quiet --no-cache-dir --no-deps --no-index /dist/*.whl
 
 FROM build AS environment-gpu
-COPY requirements/gpu.txt requirements/
+COPY requirements/worker.txt requirements/
 RUN python3 -m venv --without-pip /opt/georesolve
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip --python /opt/georesolve install --quiet --require-hashes --requirement requirements/gpu.txt
+    pip --python /opt/georesolve install --quiet --require-hashes --requirement requirements/worker.txt
 COPY --from=package /dist /dist
 RUN --network=none pip --python /opt/georesolve install --quiet --no-cache-dir --no-deps --no-index /dist/*.whl
 
 # What all processes of Python share: a user without a name to log in by, folders that may be
 # written to when they are volumes, and caches in /tmp, so that the root can be read-only.
-FROM python:3.13-slim-trixie AS runtime
+FROM ${PYTHON_IMAGE} AS runtime
 ARG VERSION=unreleased
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="georesolve" \
@@ -88,7 +91,7 @@ HEALTHCHECK --interval=5s --start-interval=1s --timeout=5s --start-period=120s -
 ENTRYPOINT ["worker"]
 
 # On the same base as the others, whose layers are there already.
-FROM python:3.13-slim-trixie AS proxy
+FROM ${PYTHON_IMAGE} AS proxy
 ARG VERSION=unreleased
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="georesolve proxy" \

@@ -4,9 +4,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	--no-emit-index-url --custom-compile-command 'make lock'
-LOCK := $(COMPILE) pyproject.toml
+COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version $(1) --generate-hashes \
+	--no-emit-index-url --custom-compile-command 'make lock, for Python $(1)$(2)'
+# For all that we run on, and for the one of the images.
+LOCK := $(call COMPILE,3.11, and later) pyproject.toml
+IMAGE_PYTHON := $(shell sed -n 's/^ARG PYTHON_IMAGE=python:\([0-9.]*\)-.*/\1/p' Dockerfile)
+IMAGE_LOCK := $(call COMPILE,$(IMAGE_PYTHON)) pyproject.toml
 
 # Python keeps what it compiles, whatever the shell says: each of a thousand processes would do it anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -49,9 +52,10 @@ serve: $(VENV)/.cpu  ## run the service on this machine
 lock: $(VENV)/.dev  ## resolve the requirements anew; the CPU follows the versions of the GPU stack
 	$(PIP) uv
 	$(LOCK) --extra service --extra gpu --output-file requirements/gpu.txt
-	$(LOCK) --constraint requirements/gpu.txt --extra service --output-file requirements/cpu.txt
-	$(LOCK) --constraint requirements/gpu.txt --extra service --extra postgres --output-file requirements/api.txt
-	echo 'setuptools>=77' | $(COMPILE) - --output-file requirements/build.txt
+	$(LOCK) --constraint requirements/gpu.txt --extra service --extra postgres --output-file requirements/cpu.txt
+	$(IMAGE_LOCK) --constraint requirements/gpu.txt --extra service --extra postgres --output-file requirements/api.txt
+	$(IMAGE_LOCK) --constraint requirements/gpu.txt --extra service --extra gpu --output-file requirements/worker.txt
+	echo 'setuptools>=77' | $(call COMPILE,$(IMAGE_PYTHON)) - --output-file requirements/build.txt
 	$(LOCK) --constraint requirements/gpu.txt --extra service --extra postgres --extra client --extra gis --extra test --extra dev --extra docs --output-file requirements/dev.txt
 
 clean:

@@ -18,8 +18,29 @@ def test_dockerfile():
     check("hadolint", "Dockerfile", *(ROOT / "tests" / "containers").glob("*.Dockerfile"))
 
 
+def test_images_that_are_not_ours_are_named_by_digest():
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    bases = re.findall(r"^ARG PYTHON_IMAGE=(.*)", dockerfile, re.MULTILINE)
+    stages = re.findall(r"^FROM \S+ AS (\S+)", dockerfile, re.MULTILINE)
+    built_on = re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE)
+    assert {*built_on} <= {"${PYTHON_IMAGE}", *stages}
+    images = re.findall(r"^    image: (?!georesolve-)(.*)", COMPOSE, re.MULTILINE)
+    assert len(images) == 4
+    for image in (*bases, *images):
+        assert re.fullmatch(r"\S+@sha256:[0-9a-f]{64}", image), image
+
+
+def test_the_locks_of_the_images_are_made_for_their_python():
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    [python] = re.findall(r"^ARG PYTHON_IMAGE=python:([0-9.]+)-", dockerfile, re.MULTILINE)
+    locks = re.findall(r"^COPY (requirements/\S+)", dockerfile, re.MULTILINE)
+    assert len(locks) == 3
+    for lock in locks:
+        assert f"#    make lock, for Python {python}\n" in (ROOT / lock).read_text(), lock
+
+
 def test_scripts():
-    scripts = list((ROOT / "deploy").rglob("*.sh"))
+    scripts = [path for name in ("deploy", "tests") for path in (ROOT / name).rglob("*.sh")]
     assert scripts
     check("shellcheck", *scripts)
 
