@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,27 @@ def cupy_knn() -> Search:
     return search
 
 
+def cuml(algorithm: str) -> Search:
+    """Brute force of cuML, or its random ball cover, float32."""
+    from cuml.neighbors import NearestNeighbors
+
+    def search(references: cp.ndarray, observations: cp.ndarray, k: int) -> cp.ndarray:
+        neighbors = NearestNeighbors(n_neighbors=k, algorithm=algorithm, output_type="cupy")
+        return neighbors.fit(references).kneighbors(observations, return_distance=False)
+
+    return search
+
+
+def cuvs_brute() -> Search:
+    """Brute force of cuVS, float32."""
+    from cuvs.neighbors import brute_force
+
+    def search(references: cp.ndarray, observations: cp.ndarray, k: int) -> cp.ndarray:
+        return cp.asarray(brute_force.search(brute_force.build(references), observations, k)[1])
+
+    return search
+
+
 def jztree() -> Search:
     """A dual walk of Morton trees (github.com/jstuecker/jztree), float32, through JAX."""
     # JAX would take three quarters of the device's memory for itself.
@@ -86,6 +108,9 @@ def jztree() -> Search:
 PEERS: dict[str, tuple[str, str, Callable[[], Search]]] = {
     "jztree": ("jztree_cuda", "float32", jztree),
     "cupy-knn": ("cupy_knn", "float32", cupy_knn),
+    "cuML brute": ("cuml", "float32", partial(cuml, "brute")),
+    "cuML rbc": ("cuml", "float32", partial(cuml, "rbc")),
+    "cuVS brute": ("cuvs", "float32", cuvs_brute),
     "CuPy KDTree": ("cupyx", "float64", cupyx_tree),
 }
 """Name of a peer to the module that must be installed, its precision, and what makes its search."""

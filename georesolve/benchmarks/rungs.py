@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from georesolve.benchmarks.inputs import Pair
 from georesolve.benchmarks.problem import Prepare, Prepared, Problem
 
 _DIAMETER_M = 2 * 6_371_008.8
@@ -122,6 +123,47 @@ def sklearn_brute(problem: Problem) -> Prepared:
     return Prepared(lambda: search.kneighbors(observations), lambda answer: answer[1][:, 0])
 
 
+def duckdb_spatial(problem: Problem) -> Prepared:
+    """DuckDB's spatial extension, which knows no nearest neighbours: all distances on a sphere."""
+    from georesolve.benchmarks.within import spatial_duckdb
+
+    database = spatial_duckdb()
+    # Its axes of a sphere are latitude and longitude.
+    for name, points in (("o", problem.observations), ("r", problem.references)):
+        database.register("points", _table(points))
+        database.execute(f"CREATE TABLE {name} AS SELECT i, ST_Point2D(lat, lon) AS g FROM points")
+    query = (
+        "SELECT o.i, arg_min(r.i, ST_Distance_Sphere(o.g, r.g)) AS reference FROM o, r "
+        "GROUP BY o.i ORDER BY o.i"
+    )
+    return Prepared(lambda: database.execute(query).to_arrow_table(), _references)
+
+
+def sedonadb_plane(problem: Problem) -> Prepared:
+    """SedonaDB's nearest-neighbour join, which is on a plane of degrees."""
+    import pyarrow as pa
+
+    session = import_module("sedonadb").connect()
+    for name, points in (("o", problem.observations), ("r", problem.references)):
+        session.create_data_frame(_table(points)).to_view("points", overwrite=True)
+        made = session.sql("SELECT i, ST_Point(lon, lat) AS g FROM points").to_memtable()
+        made.to_view(name, overwrite=True)
+    query = "SELECT o.i, r.i AS reference FROM o JOIN r ON ST_KNN(o.g, r.g, 1, FALSE)"
+    return Prepared(
+        lambda: pa.table(session.sql(query)), lambda found: _references(found.sort_by("i"))
+    )
+
+
+def _table(points: Pair) -> Any:
+    import pyarrow as pa
+
+    return pa.table({"i": np.arange(points[0].size), "lat": points[0], "lon": points[1]})
+
+
+def _references(found: Any) -> np.ndarray:
+    return found["reference"].to_numpy()
+
+
 def numba_one_core(problem: Problem) -> Prepared:
     """The haversine formula in two loops, compiled by Numba."""
     from numba import njit
@@ -193,11 +235,13 @@ def _cuda(name: str) -> Callable[[], AbstractContextManager[Prepare]]:
 
 
 _ON_HOST = "arrays on the host to arrays on the host"
+_TABLES = "tables of points in memory to a table in memory"
 _ON_GPU = "arrays on the GPU to arrays on the GPU"
 _ON_GPUS = "arrays on the GPUs to arrays on the GPUs"
 _ON_WORKERS = "dataframe on the workers to dataframe on the workers"
 _OVER_HTTP = "first byte posted to last byte of the result"
 _SKLEARN = {"sklearn": "scikit-learn"}
+_DUCKDB = {"duckdb": "duckdb", "duckdb_extension_spatial": "duckdb-extension-spatial"}
 _CUPY = {"cupy": "cupy-cuda12x"}
 _PAIR = _CUPY | {"numba_cuda": "numba-cuda"}
 _DASK = _PAIR | {"cudf": "cudf-cu12", "dask_cuda": "dask-cuda"}
@@ -207,9 +251,19 @@ RUNGS = {
     "Python loop": Rung(_plain(python_loop), _ON_HOST, (_CPU,)),
     "NumPy broadcast": Rung(_plain(numpy_broadcast), _ON_HOST, (_CPU,)),
     "scikit-learn brute force": Rung(_plain(sklearn_brute), _ON_HOST, (_CPU,), _SKLEARN),
+    "DuckDB spatial": Rung(_plain(duckdb_spatial), _TABLES, (_CPU,), _DUCKDB),
+    "SedonaDB, on a plane": Rung(
+        _plain(sedonadb_plane), _TABLES, (_CPU,), {"sedonadb": "sedonadb"}, grows="observations"
+    ),
     "Numba, one core": Rung(_plain(numba_one_core), _ON_HOST, (_CPU,)),
     "Numba, prange": Rung(_plain(numba_all_cores), _ON_HOST, (_CPU,)),
     "CuPy broadcast": Rung(_plain(cupy_broadcast), _ON_GPU, (_GPU,), _CUPY, gpu=True),
+    "cuML brute force": Rung(
+        _cuda("cuml_brute"), _ON_GPU, (_GPU,), _CUPY | {"cuml": "cuml-cu12"}, gpu=True
+    ),
+    "cuVS brute force": Rung(
+        _cuda("cuvs_brute"), _ON_GPU, (_GPU,), _CUPY | {"cuvs": "cuvs-cu12"}, gpu=True
+    ),
     "the pair, float32": Rung(_cuda("pair"), _ON_GPU, (_GPU,), _PAIR, gpu=True),
     "the pair, fastmath": Rung(_cuda("fast_pair"), _ON_GPU, (_GPU,), _PAIR, gpu=True),
     "Dask + the pair": Rung(_cuda("dask_pair"), _ON_WORKERS, (_GPUS,), _DASK, gpu=True),

@@ -17,7 +17,7 @@ from dask.delayed import delayed
 from distributed import Client, wait
 
 from georesolve import kernels
-from georesolve.benchmarks.inputs import Pair
+from georesolve.benchmarks.inputs import Pair, cartesian
 from georesolve.benchmarks.problem import Prepare, Prepared, Problem
 from georesolve.workers.cluster import open_cluster
 from georesolve.workers.frames import Frame, backend
@@ -54,6 +54,53 @@ def _pair(problem: Problem, fast: bool) -> Prepared:
         return rows
 
     return Prepared(run, cp.asnumpy)
+
+
+def cuml_brute() -> AbstractContextManager[Prepare]:
+    """Brute force of cuML with the haversine metric, float32."""
+
+    def prepare(problem: Problem) -> Prepared:
+        import cupy as cp
+
+        neighbors = import_module("cuml.neighbors")
+        references, observations = (
+            cp.radians(cp.stack([cp.asarray(a) for a in points], axis=1)).astype("f4")
+            for points in (problem.references, problem.observations)
+        )
+        search = neighbors.NearestNeighbors(
+            n_neighbors=1, algorithm="brute", metric="haversine", output_type="cupy"
+        )
+
+        def run() -> Any:
+            rows = search.fit(references).kneighbors(observations, return_distance=False)
+            cp.cuda.Device().synchronize()
+            return rows
+
+        return Prepared(run, lambda rows: cp.asnumpy(rows).ravel())
+
+    return nullcontext(prepare)
+
+
+def cuvs_brute() -> AbstractContextManager[Prepare]:
+    """Brute force of cuVS on unit vectors, float32."""
+
+    def prepare(problem: Problem) -> Prepared:
+        import cupy as cp
+
+        brute_force = import_module("cuvs.neighbors.brute_force")
+        references, observations = (
+            cp.asarray(cartesian(points), "f4")
+            for points in (problem.references, problem.observations)
+        )
+
+        def run() -> Any:
+            _, rows = brute_force.search(brute_force.build(references), observations, 1)
+            cp.cuda.Device().synchronize()
+            return rows
+
+        return Prepared(run, lambda rows: cp.asnumpy(cp.asarray(rows)).ravel())
+
+    return nullcontext(prepare)
 
 
 def one_gpu() -> AbstractContextManager[Prepare]:

@@ -117,13 +117,19 @@ def _in_sedona(sql: str, o: pa.Table, r: pa.Table) -> int:
 
 
 def _in_duckdb(sql: str, o: pa.Table, r: pa.Table) -> int:
+    database = spatial_duckdb()
+    database.register("observations", o)
+    database.register("refs", r)
+    return _number(database.execute(sql).to_arrow_table())
+
+
+def spatial_duckdb() -> Any:
+    """A DuckDB in memory with its extension `spatial`, of a wheel: nothing is downloaded."""
     folder = Path(str(import_module("duckdb_extension_spatial").__file__)).parent
     (extension,) = folder.rglob("spatial.duckdb_extension")
     database = import_module("duckdb").connect(config={"allow_unsigned_extensions": "true"})
     database.execute(f"LOAD '{extension}'")
-    database.register("observations", o)
-    database.register("refs", r)
-    return _number(database.execute(sql).to_arrow_table())
+    return database
 
 
 def _number(found: pa.Table) -> int:

@@ -14,6 +14,8 @@ from georesolve.benchmarks.problem import count_wrong, load, make
 from georesolve.service import cli
 from tests.conftest import wait_until
 
+PEERS = {"DuckDB spatial", "SedonaDB, on a plane", "cuML brute force", "cuVS brute force"}
+
 
 @pytest.fixture
 def problem(tmp_path):
@@ -30,10 +32,13 @@ def test_every_rung_is_right_or_says_why_not(tmp_path, capsys, device):
     for row in figures["rows"]:
         if device == "cpu" and rungs.RUNGS[row["rung"]].gpu:
             assert row["reason"] == "no GPU"
+        elif row.get("reason", "").startswith("not installed: "):
+            assert row["rung"] in PEERS, "what is not in the extra test"
         else:
             assert row["median_s"] > 0
             assert row["times_of_ours"] > 0
-            assert (row["wrong"], row["checked"]) == (0, row["observations"])
+            assert row["checked"] == row["observations"]
+            assert (row["wrong"] > 0) == ("on a plane" in row["rung"])
     out = capsys.readouterr().out
     assert "2^8 x 2^6" in out
     assert "median ms" in out
