@@ -29,11 +29,13 @@ from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
 from georesolve.service.store import lease as lease_module
 from georesolve.service.store import schema
+from georesolve.service.store.adoption import Adoption
 from georesolve.service.store.changes import Bell
 from georesolve.service.store.engine import open_database
 from georesolve.service.store.keys import hash_of, prefix_of
 from georesolve.service.store.lease import Lease
 from georesolve.service.store.listing import JobQuery, Page
+from georesolve.service.store.names import Condition
 from georesolve.service.store.rows import Delivery, Repeat
 from georesolve.service.store.schema import VERSION, kept, metadata
 from georesolve.service.store.store import LONG_AGO, Store
@@ -94,6 +96,29 @@ def test_the_version_of_the_tables_is_the_newest_migration():
     config = Config()
     config.set_main_option("script_location", "georesolve.service.store:migrations")
     assert ScriptDirectory.from_config(config).get_current_head() == VERSION
+
+
+def test_what_was_made_without_keys_becomes_a_keys(tmp_path, store):
+    store.keys.create("ann")
+    [ann] = store.keys.all()
+    nobody, own = store.of(""), store.of(ann.id)
+    twice, other = (add(Library(nobody), tmp_path, seed)[0] for seed in (1, 2))
+    nobody.names.put("sites", twice.id, Condition(), None)
+    job = nobody.add_job(twice, other, MatchOptions(), Delivery(), Repeat("one", "a"))
+    stays = add(Library(own), tmp_path, 1)[0]
+    own.add_job(stays, stays, MatchOptions(), Delivery(), Repeat("one", "b"))
+    adoption = Adoption(store._engine)
+    assert adoption.unowned() == (2, 1)
+    adoption.give_to(ann)
+    assert adoption.unowned() == (0, 0)
+    assert {row.id for row in own.registered_datasets(Page())} == {stays.id, other.id}
+    assert own.names.find("sites") == stays.id
+    assert own.job(job).references == other.id
+    # It goes once the job that was accepted with it has ended.
+    assert own.job(job).observations == twice.id
+    assert store.dataset(twice.id).kind == "input"
+    store.finish_job(job, "failed", "over")
+    assert twice.id in {kept.id for kept in store.expired()}
 
 
 def test_the_database_of_a_newer_version_is_refused(tmp_path, database_url):
