@@ -6,6 +6,7 @@
 #
 #     docker export "$(docker create georesolve-worker)" | xz -T0 | split -b 60M -d - part.
 #     tests/deploy/gpu_image.sh FOLDER_OF_PARTS [ROOT] [DEVICE ...]
+#     tests/deploy/gpu_image.sh FOLDER_OF_PARTS ROOT -- COMMAND ...      # runs that in it instead
 #
 # Parts may lie in folders of that folder. ROOT is where they are unpacked, /tmp/gpu-image unless
 # named; what is there already is taken as it is. DEVICES are cuda and cpu unless named.
@@ -91,6 +92,10 @@ inside() {
         NUMBA_CACHE_DIR=/tmp/numba LANG=C.UTF-8 \
         "$(command -v chroot)" --userspec="$GPU_IMAGE_USER" "$root" /bin/sh -c 'cd /tmp && exec "$@"' sh "$@"
 }
+if [ "${devices[0]}" = -- ]; then
+    inside "${devices[@]:1}"
+    exit
+fi
 inside python -c 'import platform, sys; print(sys.version, platform.freedesktop_os_release()["PRETTY_NAME"])'
 [ -z "$program" ] || inside nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 case " ${devices[*]} " in *" cuda "*)
