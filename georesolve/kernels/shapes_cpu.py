@@ -278,7 +278,7 @@ def _search_near(  # type: ignore[no-untyped-def]
     k = reference.shape[1]
     n_blocks = (order.size + _BLOCK - 1) // _BLOCK
     stack, used = np.empty(STACK, np.int64), np.zeros(1, np.int64)
-    found = np.empty(_FEW, np.int64)
+    found, holding = np.empty(_FEW, np.int64), np.empty(_FEW, np.int64)
     lanes, before = np.zeros((5, _BLOCK)), np.zeros((5, 1))
     at = np.empty(_BLOCK, np.int64)
     box, own_box = np.empty(6), np.empty(6)
@@ -319,7 +319,9 @@ def _search_near(  # type: ignore[no-untyped-def]
                     )  # fmt: skip
         else:
             n_found = used[0]
-            _take_areas(searched, lanes, n, at, middle, reference, key, box, stack)
+            holding = _take_areas(
+                searched, holding, used, lanes, n, at, middle, reference, key, box, stack
+            )
             _take_stretches(
                 searched, found, n_found, lanes, n, at, middle, worsts, reference, key,
                 sines2, chords,
@@ -331,17 +333,17 @@ def _search_near(  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, error_model="numpy")
-def _take_areas(searched, lanes, n, at, middle, reference, key, box, stack):  # type: ignore[no-untyped-def]
+def _take_areas(  # type: ignore[no-untyped-def]
+    searched, holding, used, lanes, n, at, middle, reference, key, box, stack,
+):  # fmt: skip
     """Put what holds observations into their lists; that of the middle is made already."""
-    if not searched.areas.items.shape[0]:
-        return
-    used, found = np.zeros(1, np.int64), np.empty(_FEW, np.int64)
-    found = _gathered(searched.areas, found, used, box, 0.0, False, stack)
+    holding = _gathered(searched.areas, holding, used, box, 0.0, False, stack)
     for j in range(used[0]):
-        row = searched.polygons.row[searched.areas.items[found[j], 0]]
+        row = searched.polygons.row[searched.areas.items[holding[j], 0]]
         for lane in range(n):
-            if lane != middle and _is_held(found[j], searched, lanes, lane):
+            if lane != middle and _is_held(holding[j], searched, lanes, lane):
                 offer(reference[at[lane]], key[at[lane]], 0.0, row)
+    return holding
 
 
 @njit(nogil=True, error_model="numpy")

@@ -52,9 +52,18 @@ def _gap2(boxes, node, child, x, y, z):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True, forceinline=True)
-def _begin(boxes, levels, places, gaps):  # type: ignore[no-untyped-def]
-    """Put the root of a tree on the stack; returns its top."""
-    if boxes.shape[0] == 0:
+def _observation(along, place, lat_deg, lon_deg, vectors):  # type: ignore[no-untyped-def]
+    """The row, the vector and the degrees of an observation, its longitude from -180 up to 180."""
+    i = along[place]
+    lon = lon_deg[i]
+    lon = total(lon, -360.0) if lon >= 180.0 else lon
+    return i, vectors[i, 0], vectors[i, 1], vectors[i, 2], lat_deg[i], lon
+
+
+@cuda.jit(device=True, forceinline=True)
+def _begin(boxes, levels, x, places, gaps):  # type: ignore[no-untyped-def]
+    """Put the root of a tree on the stack, if there is one and a vector; returns its top."""
+    if boxes.shape[0] == 0 or math.isnan(x):
         return 0
     places[0] = int64(levels.size - 1) << _LEVEL | int64(boxes.shape[0] - 1)
     gaps[0] = 0.0
@@ -110,14 +119,11 @@ def search_near(  # type: ignore[no-untyped-def]
     places, gaps = cuda.local.array(STACK, int64), cuda.local.array(STACK, float64)
     last = key.shape[1] - 1
     for place in range(cuda.grid(1), along.size, cuda.gridsize(1)):
-        i = along[place]
+        i, x, y, z, lat, lon = _observation(along, place, lat_deg, lon_deg, vectors)
         nearest, chords = reference[i], key[i]
         for j in range(last + 1):
             nearest[j], chords[j] = _NONE, math.inf
-        x, y, z = vectors[i, 0], vectors[i, 1], vectors[i, 2]
-        lat, lon = lat_deg[i], lon_deg[i]
-        lon = total(lon, -360.0) if lon >= 180.0 else lon
-        top = 0 if math.isnan(x) else _begin(area_boxes, area_levels, places, gaps)
+        top = _begin(area_boxes, area_levels, x, places, gaps)
         worst = ALL if brute else 0.0
         while True:
             item, top = _next_item(area_boxes, area_levels, x, y, z, worst, places, gaps, top)
@@ -126,7 +132,7 @@ def search_near(  # type: ignore[no-untyped-def]
             polygon = area_items[item, 0]
             if holds(polygons, arcs, polygon, x, y, z, lat, lon):
                 offer(nearest, chords, 0.0, polygon_row[polygon])
-        top = 0 if math.isnan(x) else _begin(boxes, levels, places, gaps)
+        top = _begin(boxes, levels, x, places, gaps)
         while True:
             worst = ALL if brute else min(ALL, chords[last])
             item, top = _next_item(boxes, levels, x, y, z, worst, places, gaps, top)
@@ -152,15 +158,12 @@ def search_around(  # type: ignore[no-untyped-def]
     )
     places, gaps = cuda.local.array(STACK, int64), cuda.local.array(STACK, float64)
     for place in range(cuda.grid(1), along.size, cuda.gridsize(1)):
-        i = along[place]
-        x, y, z = vectors[i, 0], vectors[i, 1], vectors[i, 2]
-        lat, lon = lat_deg[i], lon_deg[i]
-        lon = total(lon, -360.0) if lon >= 180.0 else lon
+        i, x, y, z, lat, lon = _observation(along, place, lat_deg, lon_deg, vectors)
         bound = bounds[i if bounds.size > 1 else 0]
         worst = ALL if brute else min(ALL, bound)
         into = begins[i] if row.size else int64(0)
         count = int64(0)
-        top = 0 if math.isnan(x) else _begin(boxes, levels, places, gaps)
+        top = _begin(boxes, levels, x, places, gaps)
         while True:
             item, top = _next_item(boxes, levels, x, y, z, worst, places, gaps, top)
             if item < 0:
@@ -172,7 +175,7 @@ def search_around(  # type: ignore[no-untyped-def]
                     of[into + count], row[into + count] = i, rows[start]
                     chord2[into + count] = found
                 count += 1
-        top = 0 if math.isnan(x) else _begin(area_boxes, area_levels, places, gaps)
+        top = _begin(area_boxes, area_levels, x, places, gaps)
         worst = ALL if brute else 0.0
         while True:
             item, top = _next_item(area_boxes, area_levels, x, y, z, worst, places, gaps, top)
