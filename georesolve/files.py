@@ -311,7 +311,7 @@ def plan(
             *(PREFIXES["references"] + name for name in of_references),
         ],
         device=chosen,
-        search=str(way_of(*sizes, match, chosen)),
+        search=str(way_of(sizes[0], job.references, match, chosen)),
         seconds=rows / rate,
         remarks=_remarks(job, options),
     )
@@ -340,7 +340,7 @@ def _job(
     job = Job("matches", folder, *match.in_order(*sets), match)
     if obstacle := too_wide(job.observations.rows, job.options.ranks, job.widths()):
         raise CarriedTooLong(obstacle)
-    return job, shapes if shapes is not None and shapes.found else None
+    return job, shapes if second.outlines is not None else None
 
 
 def _canonical(

@@ -1,7 +1,7 @@
 """The search of a reference set: on all cores, on a GPU, or on a cluster for all GPUs."""
 
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,10 @@ from georesolve.workers.gpus import count_gpus
 from georesolve.workers.index_files import map_index, write_index
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.manifest import open_matches
-from georesolve.workers.matches import answered, matches, with_carried, with_near
+from georesolve.workers.matches import answered, matches, nearest_of, with_carried, with_near
 from georesolve.workers.plan import Chunk
 from georesolve.workers.rates import rows_a_second
-from georesolve.workers.within import Batch, Within, WithinShapes
+from georesolve.workers.within import MADE_PAIRS, Batch, Within, WithinShapes
 
 Progress = Callable[[int, int], None]
 """Called with the number of observations that are resolved, and of all."""
@@ -65,12 +65,12 @@ class Search:
 
     def save_index(self, path: Path) -> None:
         """Write the index to a file, from a CPU; a GPU builds one sooner than it reads one."""
-        if self.device == "cpu" and isinstance(self.index, kernels.ReferenceIndex):
+        if self.device == "cpu":
             write_index(self.index, path, self.references.sha256)
 
     def open_index(self, path: Path) -> None:
         """Map the index of the same references from a file, if there is one that can be used."""
-        if self.device == "cpu" and self.references.shapes is None and path.exists():
+        if self.device == "cpu" and path.exists():
             mapped = map_index(path, self.references.sha256)
             if mapped is not None:
                 self.index = mapped
@@ -105,9 +105,14 @@ class Search:
         known = options, references.valid_rows, references.kept.__getitem__
         if self._asking is not None:
             assert isinstance(self.index, kernels.ShapeIndex), "what asks are shapes"
-            points = Degrees(*self.on_device(references.lat_deg, references.lon_deg))
-            return WithinShapes(*known, index=self.index, points=points)
+            return WithinShapes(*known, index=self.index, points=self._points)
         return Within(self.index, *known)
+
+    def _points(self) -> Iterator[tuple[Any, Any]]:
+        """All references, some at a time, as lines and polygons ask for them."""
+        for start in range(0, max(1, self.references.rows), MADE_PAIRS):
+            some = slice(start, start + MADE_PAIRS)
+            yield self.on_device(self.references.lat_deg[some], self.references.lon_deg[some])
 
     def _fitting(self, batch: Batch, options: MatchOptions) -> Iterable[Batch]:
         """A batch in parts whose pairs a GPU holds; on a CPU they lie where the result does."""
@@ -128,10 +133,7 @@ class Search:
         if not isinstance(self.index, kernels.ShapeIndex):
             given = self.references.lat_deg, self.references.lon_deg
             return [pa.array(one).take(rows["reference"]) for one in given]
-        own = Degrees(*(one[rows["observation"].to_numpy() - first_row] for one in here))
-        reference = rows["reference"].fill_null(-1).to_numpy()
-        there = kernels.nearest_points(self.index, own, reference, rows["distance_m"].to_numpy())
-        return [pa.array(one, mask=reference < 0) for one in there]
+        return nearest_of(self.index, rows, here, first_row)
 
     def _found(self, batch: Batch, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:
         if options.of_pairs:

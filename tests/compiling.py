@@ -6,11 +6,12 @@ A kernel that is missing here is compiled by the test that needs it.
 import numpy as np
 import shapely
 
-from georesolve.intake.shapes import Edging, shapes_of
 from georesolve.kernels import ShapeIndex, build_index, nearest, tree_cpu, within
 from georesolve.kernels.query import Degrees, Query
 from georesolve.workers import at_hand, sampling
+from georesolve.workers.datasets import Edging
 from georesolve.workers.rehearsal import rehearse, spiral
+from georesolve.workers.shapes import outline_of, shapes_of
 
 
 def _main():
@@ -21,7 +22,8 @@ def _main():
     index = build_index(*points, copies=True)
     tree_cpu.search(index, points, Query(1), by="cells")
     within(index, *points, 1e6)
-    shapes = ShapeIndex(1, shapes_of(np.array([shapely.box(0, 0, 1, 1)]), Edging())[0])
+    outline = outline_of(np.array([shapely.box(0, 0, 1, 1)]), Edging())
+    shapes = ShapeIndex(1, shapes_of(outline, Edging()))
     nearest(shapes, *points)
     within(shapes, *points, 1e6)
 

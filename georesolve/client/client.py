@@ -46,6 +46,8 @@ class Columns(TypedDict, total=False):
     id: str | None
     on_invalid: Literal["error", "null"]
     coordinates: Literal["check", "trust"]
+    edges: Literal["planar", "spherical"] | None
+    densify_m: float | None
 
 
 class MatchOptions(Columns, total=False):
@@ -97,6 +99,8 @@ class Dataset:
         West, south, east and north of its valid points in degrees; None where there are none.
     columns, lat, lon, id_column
         Its columns, and which of them say where and what a point is.
+    geometry
+        The column of its lines and polygons; None where all rows are points.
     sha256, size_bytes
         Of its file, as the service keeps it.
     created, expires
@@ -114,6 +118,7 @@ class Dataset:
     lat: str
     lon: str
     id_column: str | None
+    geometry: str | None
     sha256: str
     size_bytes: int
     created: str

@@ -260,8 +260,6 @@ def _ask(given: argparse.Namespace) -> None:
         given.parser.error("--server takes one file of observations")
     if any(getattr(given, name) for name in _LAYERS):
         given.parser.error("--server reads no layers: leave --server out, or send GeoParquet")
-    if given.edges or given.densify_m:
-        given.parser.error("--server takes no lines and polygons yet: leave --server out")
     asked = given.options(given)
     options = {name: one for name, one in asdict(asked).items() if one is not None and one != {}}
     options["question"] = asked.question

@@ -40,6 +40,8 @@ def decode(source: Source, target: Path, bounds: Bounds) -> Decoded:
     of what the readers raise the file is to blame.
     """
     points = PointTable(opened(source, bounds), source.reading, source.file, bounds)
+    if points.shapes is not None:
+        points.shapes.keeps = False
     return written(points, target, is_whole=source.range is None)
 
 
@@ -53,7 +55,13 @@ def joined(ranges: Sequence[Decoded], target: Path) -> Decoded:
         findings.evidence.extend(other.findings.evidence)
     each = zip(*(one.dataset.widths for one in ranges), strict=True)
     widths = tuple(reduce(Width.followed, column) for column in each)
-    dataset = replace(dataset, file=target, widths=widths, **findings.evidence.facts)
+    outlines = None
+    if some := [one.dataset.outlines for one in ranges if one.dataset.outlines is not None]:
+        # Where all rows are points, each is an arc.
+        points = sum(one.dataset.rows for one in ranges if one.dataset.outlines is None)
+        outlines = some[0]._replace(arcs=points + sum(one.arcs for one in some))
+    facts = {**findings.evidence.facts, "outlines": outlines}
+    dataset = replace(dataset, file=target, widths=widths, **facts)
     return Decoded(dataset, findings)
 
 
@@ -120,6 +128,8 @@ def written(points: PointTable, target: Path | None, *, is_whole: bool = True) -
         with_digest=target is None,
         evidence=points.findings.evidence,
     )
+    if points.shapes is not None:
+        dataset = replace(dataset, outlines=points.shapes.outlines(dataset.rows))
     if target is not None:
         # What cannot be read again (too deep a nesting, say) must not become a dataset. Not mapped,
         # as workers do: a large file would take the address space that is for decoding.

@@ -11,11 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from georesolve.intake.columns import Role
+from georesolve.intake.errors import NotRepresentable
 from georesolve.workers.datasets import Coordinates, Dataset
+from georesolve.workers.matches import NEAR
 from georesolve.workers.result import Rows
 
 PointSets = Callable[[Role], Dataset]
 """Gives one of the two sets of a result; raises Refused when it is not kept any more."""
+
+_End = tuple[list[str], Callable[..., np.ndarray]]
+"""Columns of a result, and what gives the longitudes and latitudes of an end by these."""
 
 _ROWS = 1 << 20
 """Looked up at a time: references lie anywhere, so each time most of their file is decoded."""
@@ -25,10 +30,18 @@ class Geometries:
     """The geometries of a result: points at the observations, or `lines` to their references."""
 
     def __init__(self, result: Rows, sets: PointSets, *, lines: bool) -> None:
+        names = result.schema_arrow.names
         # The rows of a summary may be references.
-        ends = [(result.schema_arrow.names[0], Coordinates(sets("observations")))]
-        if lines:
-            ends.append(("reference", Coordinates(sets("references"))))
+        ends: list[_End] = [(names[:1], Coordinates(sets("observations")).of)]
+        if lines and NEAR[0] in names:
+            ends.append(([NEAR[1], NEAR[0]], lambda lon, lat: np.stack([lon, lat])))
+        elif lines:
+            if sets("references").outlines is not None:
+                raise NotRepresentable(
+                    "the references are lines or polygons, and the result does not say where they "
+                    "are nearest: ask for it with near=true, or take points instead of lines"
+                )
+            ends.append((["reference"], Coordinates(sets("references")).of))
         self._write = _lines if lines else _points
         self._blocks = _blocks(result, ends)
         self._held = np.empty((2 * len(ends), 0))
@@ -41,10 +54,16 @@ class Geometries:
         return self._write(*taken)
 
 
-def _blocks(result: Rows, ends: list[tuple[str, Coordinates]]) -> Iterator[np.ndarray]:
+def _blocks(result: Rows, ends: list[_End]) -> Iterator[np.ndarray]:
     """Longitudes and latitudes of the ends, for many rows at a time."""
-    for batch in result.iter_batches(_ROWS, columns=[name for name, _ in ends]):
-        block = np.concatenate([one.of(batch[name].fill_null(-1).to_numpy()) for name, one in ends])
+    for batch in result.iter_batches(_ROWS, columns=[name for names, _ in ends for name in names]):
+
+        def numbers(name: str, batch: pa.RecordBatch = batch) -> np.ndarray:
+            column = batch[name]
+            missing = np.nan if pa.types.is_floating(column.type) else -1
+            return np.asarray(column.fill_null(missing).to_numpy())
+
+        block = np.concatenate([of(*map(numbers, names)) for names, of in ends])
         block[::2] -= 360 * (block[::2] > 180)
         yield block
 

@@ -19,7 +19,7 @@ _WGS_84 = {("OGC", "CRS84"), ("OGC", "CRS84h"), ("EPSG", "4326"), ("EPSG", "4979
 _POINT_TYPES = {"Point", "Point Z"}
 _POINT = 0
 _WKB_POINT = np.dtype([("order", "u1"), ("kind", "<u4"), ("x", "<f8"), ("y", "<f8")])
-_SAID_AGAIN = ("encoding", "geometry_types", "crs", "edges", "orientation", "epoch")
+_SAID_AGAIN = ("encoding", "geometry_types", "crs", "edges", "densify_m", "orientation", "epoch")
 """What stays true of a geometry column when rows are left out, and other columns."""
 
 

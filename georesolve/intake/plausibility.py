@@ -184,6 +184,11 @@ def check_match(
     """Check that two sets can be matched; `pointer` tells where an option stands in a request."""
     if not references.rows:
         raise InvalidInput("references: the table has no rows, so nothing can be matched")
+    if observations.outlines is not None:
+        raise InvalidInput(
+            f"observations: the column {observations.outlines.column!r} holds lines or polygons, "
+            "and observations are points: give points, or these as the references"
+        )
     refuse_invalid(observations, "observations", on_invalid)
     refuse_invalid(references, "references", on_invalid)
     for name in ("exclude_self", "once"):

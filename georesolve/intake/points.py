@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -68,6 +68,10 @@ class PointTable:
 
                     told = told_of(schema, geometry.column)
                     self.shapes = ShapeReader(told, reading, geometry.column, file)
+                    if reading.edges or reading.densify_m:
+                        # Read of a dataset, they are to be the same.
+                        known = self.geometries.get(geometry.column, {})
+                        self.geometries[geometry.column] = known | self.shapes.edging.told
                 self._batches = add_coordinates(self._batches, geometry, file, self.shapes)
                 for name in (geometry.lon, geometry.lat):
                     schema = schema.append(pa.field(name, pa.float64()))
@@ -114,6 +118,8 @@ class PointTable:
             for rows in slices(batch.num_rows):
                 self.findings.evidence.add(lat[rows], lon[rows])
             yield batch
+        if self.shapes is not None:
+            self.findings.evidence.surround(self.shapes.ends)
         if self._declared_rows not in (None, seen):
             raise InvalidInput(
                 f"{self._file}: the file says that it has {self._declared_rows} rows, and has "
@@ -131,15 +137,13 @@ class Points(PointSet):
 
     `lat_deg` and `lon_deg` are float64 arrays of shape (rows,), NaN where there is no number.
     `kept` has the columns that a result may carry, `columns` the names of all that the table had.
-    Where some rows are lines or polygons, `shapes` are all of them, the coordinates say where each
-    begins, and `shape_column` is where they are kept, with what GeoParquet says of it.
+    Where some rows are lines or polygons, `shapes` are all of them.
     """
 
     lat_deg: np.ndarray
     lon_deg: np.ndarray
     kept: pa.Table
     shapes: "Shapes | None" = None
-    shape_column: tuple[str, dict[str, Any]] | None = None
 
     @cached_property
     def sha256(self) -> str:
@@ -154,7 +158,9 @@ class Points(PointSet):
         some = slice(first_row, first_row + rows)
         kept = self.kept.slice(first_row, rows)
         lat_deg, lon_deg = self.lat_deg[some], self.lon_deg[some]
-        return replace(self, lat_deg=lat_deg, lon_deg=lon_deg, kept=kept, shapes=None)
+        return replace(
+            self, lat_deg=lat_deg, lon_deg=lon_deg, kept=kept, shapes=None, outlines=None
+        )
 
 
 def gather(
@@ -187,7 +193,7 @@ def gather(
         lon=lon,
         id=id,
         shapes=None if table.shapes is None else table.shapes.shapes(lat_deg, lon_deg),
-        shape_column=None if table.shapes is None else table.shapes.column,
+        outlines=None if table.shapes is None else table.shapes.outlines(lat_deg.size),
         **table.findings.evidence.facts,
     )
     table.refuse_invalid(points)
@@ -196,11 +202,11 @@ def gather(
 
 def write_shapes(points: Points, path: Path) -> None:
     """Write lines and polygons, and what is kept beside them, as GeoParquet."""
-    assert points.shape_column is not None, "they came from a column"
-    column, told = points.shape_column
+    assert points.outlines is not None, "they came from a column"
+    column, edging, _ = points.outlines
     kept = [name for name in points.kept.column_names if name not in (points.lat, points.lon)]
     own = {"id": points.id, "lat": None, "lon": None}
-    metadata = {"georesolve": json.dumps(own), **geo({column: told})}
+    metadata = {"georesolve": json.dumps(own), **geo({column: edging.told})}
     pq.write_table(points.kept.select(kept).replace_schema_metadata(metadata), path)
 
 

@@ -1,11 +1,6 @@
-"""Lines and polygons as arcs: how their edges run, and which side of them polygons are.
+"""Lines and polygons of a geometry column: what is none is refused with its row and the reason."""
 
-An edge is a great-circle arc where a file or the user says that edges are spherical. Else it is
-straight in longitude and latitude, as in GeoJSON and GeoParquet, and followed by so many arcs that
-none of them is farther from it than `densify_m`.
-"""
-
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -13,47 +8,21 @@ import shapely
 
 from georesolve.intake.columns import Edges, Reading
 from georesolve.intake.errors import InvalidInput
-from georesolve.kernels.coordinates_cpu import unit_vectors
-from georesolve.kernels.distance import EARTH_RADIUS_M
 from georesolve.kernels.query import is_valid
 from georesolve.kernels.shapes import Shapes
+from georesolve.workers.datasets import Edging, Outlines
+from georesolve.workers.evidence import Evidence
+from georesolve.workers.shapes import outline_of, shapes_of, together
 
-DENSIFY_M = 1.0
-"""Metres that arcs may be from a straight edge, unless the user says otherwise."""
-_POINT, _POLYGON, _COLLECTION = 0, 3, 7
-_STEP_DEG = 30.0
-"""Degrees of longitude and of latitude that an arc of a straight edge spans at most."""
-_SLACK = 1.05
-"""Of the arcs that the curvature of a straight edge asks for, which holds of short ones."""
-_BEYOND_DEG = 1e-9
-"""Degrees beyond -180 or a pole that are rounding: 0.1 mm. Natural Earth has such points."""
-_ROUNDED = 2.0**-46
-"""What the area of a ring may be off, relative to that below its edges together."""
-_FINEST_M = 1e-3
+FINEST_M = 1e-3
 """As near arcs may have to follow edges: an edge of 10 degrees is 100 000 of them then."""
-_OPPOSITE = 2.0**-40
-"""Square of the sum of two unit vectors that are opposite: up to 6 m."""
-
-
-class Edging(NamedTuple):
-    """How the edges of a set run; `oriented` where rings have what they bound on their left."""
-
-    edges: Edges = "planar"
-    densify_m: float = DENSIFY_M
-    oriented: bool = False
-
-
-class Flawed(NamedTuple):
-    """Rows that are no shapes, ascending, and why each is none."""
-
-    rows: np.ndarray
-    why: list[str]
 
 
 class ShapeReader:
     """Takes the lines and polygons of a geometry column, batch by batch.
 
-    `about` is what GeoParquet says of the column.
+    `about` is what GeoParquet says of the column. They are checked, and not kept unless `keeps`:
+    what is written as a dataset is read of that again.
     """
 
     def __init__(self, about: dict[str, Any], reading: Reading, column: str, file: str) -> None:
@@ -64,32 +33,30 @@ class ShapeReader:
                 f"are {' and '.join(get_args(Edges))}; say which with the option edges"
             )
         oriented = about.get("orientation") == "counterclockwise"
-        densify_m = reading.densify_m or about.get("densify_m") or DENSIFY_M
-        if not isinstance(densify_m, int | float) or not _FINEST_M <= densify_m < np.inf:
+        densify_m = reading.densify_m or about.get("densify_m") or Edging().densify_m
+        if not isinstance(densify_m, int | float) or not FINEST_M <= densify_m < np.inf:
             raise InvalidInput(
                 f"{file}: arcs are to follow edges within {densify_m!r} metres: give densify_m as "
-                f"a number from {_FINEST_M} on"
+                f"a number from {FINEST_M} on"
             )
-        self._how = Edging(edges, densify_m, oriented)
+        self.edging = Edging(edges, float(densify_m), oriented)
+        self.keeps = True
+        self.ends = Evidence()
+        """What the ends of edges say."""
         self._keeps_invalid = reading.on_invalid == "null"
         self._column, self._file = column, file
+        self._arcs = self._rows = 0
         self._taken: list[tuple[int, int, Shapes]] = []
 
-    @property
-    def column(self) -> tuple[str, dict[str, Any]]:
-        """The name of the column, and what to say of it so that it is read alike."""
-        edges, densify_m, oriented = self._how
-        told = {"encoding": "WKB", "geometry_types": [], "edges": edges, "densify_m": densify_m}
-        return self._column, told | ({"orientation": "counterclockwise"} if oriented else {})
-
-    @property
-    def found(self) -> bool:
-        """Whether there are any."""
-        return bool(self._taken)
+    def outlines(self, rows: int) -> Outlines | None:
+        """What is told of a set of so many rows, None if all are points."""
+        arcs = self._arcs + rows - self._rows
+        return Outlines(self._column, self.edging, arcs) if self._rows else None
 
     def take(self, geometries: np.ndarray, first_row: int) -> tuple[pa.Array, pa.Array]:
         """Take the shapes of some rows; where each of them begins, longitudes and latitudes."""
-        shapes, lon, lat, flawed = shapes_of(geometries, self._how)
+        outline = outline_of(geometries, self.edging)
+        flawed = outline.flawed
         if flawed.rows.size and not self._keeps_invalid:
             row = first_row + int(flawed.rows[0])
             others = f" (as do {flawed.rows.size - 1} more)" if flawed.rows.size > 1 else ""
@@ -101,237 +68,26 @@ class ShapeReader:
             raise InvalidInput(
                 f"{self._file}: the geometry column {self._column!r}: {detail}", [place]
             )
-        shapes = shapes._replace(
-            row=shapes.row + first_row, polygon_row=shapes.polygon_row + first_row
-        )
-        self._taken.append((first_row, first_row + len(geometries), shapes))
-        return pa.array(lon), pa.array(lat)
+        self.ends.add(outline.edges.lat.ravel(), outline.edges.lon.ravel())
+        self._rows += len(geometries)
+        self._arcs += int(outline.arcs.sum())
+        if self.keeps:
+            stop = first_row + len(geometries)
+            self._taken.append((first_row, stop, shapes_of(outline, self.edging)))
+        return pa.array(outline.lon), pa.array(outline.lat)
 
     def shapes(self, lat_deg: np.ndarray, lon_deg: np.ndarray) -> Shapes | None:
         """All shapes, those of rows that were not taken being points; None if all rows are."""
         if not self._taken:
             return None
-        parts: list[Shapes] = []
-        polygons = row = 0
-        nothing = shapes_of(np.empty(0, object), self._how)[0]
-        for start, stop, shapes in [*self._taken, (lat_deg.size, lat_deg.size, nothing)]:
+        parts: list[tuple[int, Shapes]] = []
+        row = 0
+        for start, stop, shapes in [*self._taken, (lat_deg.size, lat_deg.size, None)]:
             lat, lon = lat_deg[row:start], lon_deg[row:start]
-            valid = is_valid(lat, lon)
-            points = shapes_of(shapely.points(lon[valid], lat[valid]), self._how)[0]
-            parts.append(points._replace(row=row + np.flatnonzero(valid)))
-            number = np.where(shapes.polygon < 0, -1, shapes.polygon + polygons)
-            parts.append(
-                shapes._replace(polygon=number, edge_polygon=shapes.edge_polygon + polygons)
-            )
-            polygons += shapes.polygon_row.size
+            points = shapely.points(lon, lat)
+            points[~is_valid(lat, lon)] = None
+            parts.append((row, shapes_of(outline_of(points, self.edging), self.edging)))
+            if shapes is not None:
+                parts.append((start, shapes))
             row = stop
-        return Shapes(*map(np.concatenate, zip(*parts, strict=True)))
-
-
-class _Paths(NamedTuple):
-    """Rings, lines and points, the row and the polygon of each, and whether it is a hole."""
-
-    geometry: np.ndarray
-    row: np.ndarray
-    polygon: np.ndarray
-    is_hole: np.ndarray
-    polygon_row: np.ndarray
-
-
-class _Edges(NamedTuple):
-    """Ends of edges in degrees, as given, and the path of each."""
-
-    lon: np.ndarray
-    lat: np.ndarray
-    path: np.ndarray
-
-
-def shapes_of(geometries: np.ndarray, how: Edging) -> tuple[Shapes, np.ndarray, np.ndarray, Flawed]:
-    """Shapes of an array of shapely, where each begins, longitudes and latitudes, and what is none.
-
-    What is missing, empty or flawed has no arcs and begins nowhere; missing ones are not flawed.
-    """
-    why = _flaws(geometries, how)
-    paths = _paths(geometries[why == ""], np.flatnonzero(why == ""))
-    edges = _edges(paths)
-    if how.edges == "spherical":
-        opposite = np.unique(paths.row[edges.path[_are_opposite(edges)]])
-        if opposite.size:
-            why[opposite] = "an edge of it is 180 degrees long: say which way, by a point between"
-            paths = _paths(geometries[why == ""], np.flatnonzero(why == ""))
-            edges = _edges(paths)
-    lon, lat = np.full((2, len(geometries)), np.nan)
-    lon[paths.row[edges.path[::-1]]] = edges.lon[::-1, 0]
-    lat[paths.row[edges.path[::-1]]] = edges.lat[::-1, 0]
-    holds_south = np.zeros(paths.polygon_row.size, bool)
-    bounds, room = np.flatnonzero(paths.polygon[edges.path] >= 0), 0.0
-    if how.edges == "spherical":
-        np.logical_xor.at(holds_south, *_sides(paths, edges, oriented=how.oriented))
-        ends, count = _eastwards(edges), np.ones(edges.path.size, np.int64)
-        bounds = bounds[:0]
-    else:
-        edges = _west_first(edges)
-        ends, count = _followed(edges, how.densify_m)
-        room = 2 * how.densify_m / EARTH_RADIUS_M
-    path = edges.path.repeat(count)
-    shapes = Shapes(
-        paths.row[path], *ends, paths.polygon[path], paths.polygon_row, holds_south,
-        paths.polygon[edges.path[bounds]], edges.lat[bounds], edges.lon[bounds], np.array([room]),
-    )  # fmt: skip
-    flawed = np.flatnonzero(why != "")
-    return shapes, lon, lat, Flawed(flawed, why[flawed].tolist())
-
-
-def _flaws(geometries: np.ndarray, how: Edging) -> np.ndarray:
-    why = np.full(len(geometries), "", object)
-    kinds = shapely.get_type_id(geometries)
-    why[shapely.is_empty(geometries)] = "it is empty"
-    for row in np.flatnonzero(kinds >= _COLLECTION):
-        why[row] = f"it is a {geometries[row].geom_type}: give its parts rows of their own"
-    known = np.flatnonzero(why == "")
-    coordinates, of = shapely.get_coordinates(geometries[known], return_index=True)
-    (lon, lat), row = coordinates.T, known[of]
-    bad = np.flatnonzero(~is_valid(*_on_globe(lat, lon)))
-    for i in bad[np.unique(row[bad], return_index=True)[1]]:
-        why[row[i]] = (
-            f"it has a point at longitude {float(lon[i])!r} and latitude {float(lat[i])!r}: "
-            "allowed are degrees from -180 to 360 and from -90 to 90"
-        )
-    if how.edges == "planar":
-        parts, of = shapely.get_parts(geometries[known], return_index=True)
-        west, _, east, _ = shapely.bounds(parts).T
-        wide = known[of[east - west > 360.0 + _BEYOND_DEG]]
-        why[wide[why[wide] == ""]] = "it is wider than 360 degrees of longitude"
-    return why
-
-
-def _paths(geometries: np.ndarray, rows: np.ndarray) -> _Paths:
-    parts, of = shapely.get_parts(geometries, return_index=True)
-    has_points = ~shapely.is_empty(parts)
-    parts, part_row = parts[has_points], rows[of[has_points]]
-    is_polygon = shapely.get_type_id(parts) == _POLYGON
-    at = np.flatnonzero(is_polygon)
-    rings, ring_of = shapely.get_rings(parts[at], return_index=True)
-    # Of the rings of a polygon the first bounds it, the others are holes.
-    is_hole = np.append(False, ring_of[1:] == ring_of[:-1])[: ring_of.size]
-    others = np.flatnonzero(~is_polygon)
-    part = np.concatenate([at[ring_of], others])
-    order = np.argsort(part, kind="stable")
-    none = np.full(others.size, -1)
-    return _Paths(
-        np.concatenate([rings, parts[others]])[order],
-        part_row[part[order]],
-        np.concatenate([ring_of, none])[order],
-        np.concatenate([is_hole, none >= 0])[order],
-        part_row[at],
-    )
-
-
-def _edges(paths: _Paths) -> _Edges:
-    coordinates, path = shapely.get_coordinates(paths.geometry, return_index=True)
-    first = np.flatnonzero(path[:-1] == path[1:]) if path.size else path
-    # A point is an edge of no length, between the rows of lines.
-    alone = np.flatnonzero(shapely.get_type_id(paths.geometry[path]) == _POINT)
-    start = np.concatenate([first, alone])
-    stop = np.concatenate([first + 1, alone])
-    order = np.argsort(start, kind="stable")
-    ends = coordinates[np.stack([start[order], stop[order]], axis=1)]
-    lat, lon = _on_globe(ends[:, :, 1], ends[:, :, 0])
-    return _Edges(lon, lat, path[start[order]])
-
-
-def _on_globe(lat: np.ndarray, lon: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Latitudes and longitudes; those that are hardly beyond the globe are on its border."""
-    near_lat, near_lon = np.clip(lat, -90.0, 90.0), np.maximum(lon, -180.0)
-    return (
-        np.where(np.abs(lat - near_lat) <= _BEYOND_DEG, near_lat, lat),
-        np.where(np.abs(lon - near_lon) <= _BEYOND_DEG, near_lon, lon),
-    )
-
-
-def _are_opposite(edges: _Edges) -> np.ndarray:
-    a, b = (unit_vectors(edges.lat[:, i].copy(), edges.lon[:, i].copy())[:, :3] for i in (0, 1))
-    opposite: np.ndarray = ((a + b) ** 2).sum(axis=1) < _OPPOSITE
-    return opposite
-
-
-def _within_180(lon: np.ndarray) -> np.ndarray:
-    """Longitudes from -180 up to, not including, 180; exact."""
-    return np.where(lon >= 180.0, lon - 360.0, lon) + 0.0
-
-
-def _ordered(is_turned: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    return np.where(is_turned[:, None], ends[:, ::-1], ends)
-
-
-def _eastwards(edges: _Edges) -> tuple[np.ndarray, np.ndarray]:
-    """Latitudes and longitudes of arcs, the western end first: the shorter way."""
-    lon, lat = _within_180(edges.lon), edges.lat
-    apart = lon[:, 1] - lon[:, 0]
-    is_turned = np.where(np.abs(apart) > 180, apart > 0, apart < 0)
-    is_turned |= (apart == 0) & (lat[:, 0] > lat[:, 1])
-    return _ordered(is_turned, lat), _ordered(is_turned, lon)
-
-
-def _west_first(edges: _Edges) -> _Edges:
-    """Edges that go one way, so that one of two polygons has the same points in both."""
-    lon, lat, path = edges
-    is_turned = (lon[:, 0] > lon[:, 1]) | ((lon[:, 0] == lon[:, 1]) & (lat[:, 0] > lat[:, 1]))
-    return _Edges(_ordered(is_turned, lon), _ordered(is_turned, lat), path)
-
-
-def _followed(edges: _Edges, densify_m: float) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
-    """Arcs that follow straight edges: latitudes, longitudes, and how many each edge has."""
-    lon, lat = edges.lon, edges.lat
-    east, north = np.radians(lon[:, 1] - lon[:, 0]), np.radians(lat[:, 1] - lat[:, 0])
-    poleward = np.radians(np.abs(lat).max(axis=1))
-    crosses = (lat[:, 0] < 0) != (lat[:, 1] < 0)
-    widest = np.where(crosses, 1.0, np.cos(np.radians(np.abs(lat).min(axis=1))))
-    # The acceleration of a point that goes along the edge, but for what bends with the globe.
-    bend = east * np.sin(poleward) * np.hypot(east * widest, 2 * north)
-    count = np.sqrt(_SLACK * bend * EARTH_RADIUS_M / (8 * densify_m))
-    for axis in (lon, lat):
-        count = np.maximum(count, np.abs(axis[:, 1] - axis[:, 0]) / _STEP_DEG)
-    number = np.maximum(np.ceil(count), 1).astype(np.int64)
-    step = np.arange(number.sum()) - (number.cumsum() - number).repeat(number)
-    of = number.repeat(number)
-    made = []
-    for axis in (lat, lon):
-        first, last = axis[:, 0].repeat(number), axis[:, 1].repeat(number)
-        each = [
-            np.where(at == of, last, first + (last - first) * (at / of)) for at in (step, step + 1)
-        ]
-        made.append(np.stack(each, axis=1))
-    return (made[0], _within_180(made[1])), number
-
-
-def _sides(paths: _Paths, edges: _Edges, *, oriented: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The polygon of each ring, and whether what the ring bounds has the south pole in it.
-
-    What it bounds is on its left if it is `oriented`, on the right of a hole; else the smaller
-    side.
-    """
-    lat = np.radians(edges.lat)
-    apart = np.diff(_within_180(edges.lon))[:, 0]
-    apart -= 360.0 * np.sign(apart) * (np.abs(apart) > 180.0)
-    half = np.radians(apart) / 2
-    # Between an arc and the equator, and from there to the south pole.
-    area = 2 * np.arctan2(
-        np.sin(half) * np.sin(lat.sum(axis=1) / 2),
-        np.cos(half) * np.cos((lat[:, 1] - lat[:, 0]) / 2),
-    ) + np.radians(apart)
-    n = len(paths.row)
-    below, turn, around = (
-        np.bincount(edges.path, one, minlength=n) for one in (area, apart, np.abs(area))
-    )
-    is_around = np.abs(turn) > 180
-    # What the meridians to the south pole meet an odd number of times.
-    odd = np.where(is_around, 4 * np.pi - np.abs(below), np.abs(below))
-    holds_south = odd > 2 * np.pi
-    if oriented:
-        is_right = np.where(is_around, turn < 0, below > 0)
-        # A ring of no area has no sides; what is left of one is rounding.
-        has_sides = is_around | (np.abs(below) > _ROUNDED * around)
-        holds_south = has_sides & (is_right ^ paths.is_hole)
-    ring = paths.polygon >= 0
-    return paths.polygon[ring], holds_south[ring]
+        return together(parts)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from georesolve.kernels.devices import Array, Device, coordinate_pair, device_of, implementation
+from georesolve.kernels.shapes import ShapeIndex
 
 
 class ReferenceIndex:
@@ -57,8 +58,10 @@ class ReferenceIndex:
         return {"vectors": self.vectors, **self.tree._asdict()}
 
 
-def index_of(arrays: dict[str, Array]) -> ReferenceIndex:
+def index_of(arrays: dict[str, Array]) -> ReferenceIndex | ShapeIndex:
     """The index whose `arrays` these are, on their device; nothing is computed."""
+    if (shapes := ShapeIndex.of(arrays)) is not None:
+        return shapes
     vectors, *tree = arrays.values()
     kind = implementation(device_of(vectors), "tree").Tree
     return ReferenceIndex(vectors, kind(*tree))

@@ -1,5 +1,6 @@
 """Lines and polygons as a search takes them: arcs, and an index of them."""
 
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,6 +76,10 @@ class Polygons(NamedTuple):
     lat_deg: np.ndarray
 
 
+_ROWS = "rows of shapes"
+"""The array that only an index of shapes has: of one number."""
+
+
 class ShapeIndex:
     """Shapes ready to be searched: what `kernels.nearest` and `within` take for a `ReferenceIndex`.
 
@@ -96,17 +101,39 @@ class ShapeIndex:
 
     whole = True
 
-    def __init__(self, n_references: int, shapes: Shapes, device: Device = "cpu") -> None:
+    def __init__(
+        self, n_references: int, shapes: Shapes, device: Device = "cpu", built: Any = None
+    ) -> None:
         self.n_references, self.shapes, self.device = n_references, shapes, device
         self.resident: tuple[Any, ...] | None = None
-        outlines = implementation("cpu", "outlines")
-        self.arcs, self.stretches, self.areas, self.polygons = outlines.build(shapes)
+        self.arcs, self.stretches, self.areas, self.polygons = built or implementation(
+            "cpu", "outlines"
+        ).build(shapes)
 
     @property
     def nbytes(self) -> int:
         """Memory that the index holds, in bytes."""
-        arrays = (*self.shapes, self.arcs, *self.stretches, *self.areas, *self.polygons)
-        return int(sum(getattr(array, "nbytes", 0) for array in arrays))
+        return sum(array.nbytes for array in self.arrays().values())
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All that the index is made of, by name: see `kernels.index_of`."""
+        parts = (self.shapes, (self.arcs,), self.stretches, self.areas, self.polygons)
+        each = [np.asarray(array) for part in parts for array in part]
+        return {_ROWS: np.array(self.n_references), **{str(i): one for i, one in enumerate(each)}}
+
+    @classmethod
+    def of(cls, arrays: dict[str, np.ndarray]) -> "ShapeIndex | None":
+        """The index on a CPU whose `arrays` these are; None where they are of another one."""
+        if _ROWS not in arrays:
+            return None
+        rows, *each = arrays.values()
+        left: Any = iter(each)
+        kinds: tuple[Any, ...] = (Shapes, None, BoxTree, BoxTree, Polygons)
+        shapes, *built = (
+            next(left) if kind is None else kind(*islice(left, len(kind._fields))) for kind in kinds
+        )
+        built[-1] = built[-1]._replace(straight=bool(built[-1].straight))
+        return cls(int(rows), shapes, built=built)
 
 
 def nearest_points(

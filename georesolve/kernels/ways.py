@@ -10,7 +10,7 @@ from georesolve.kernels.query import Query, Within
 
 Algorithm = Literal["auto", "tree", "brute"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
-Search = Literal["brute", "cells", "packets", "singles"]
+Search = Literal["brute", "cells", "packets", "singles", "shapes"]
 
 _LANES = 16
 """Observations that a CPU's brute force compares at a time, however few fill the last."""
@@ -38,7 +38,7 @@ class Way(NamedTuple):
     ----------
     search
         Each with all references by ``brute`` force, from a table of ``cells``, down the tree in
-        ``packets`` of neighbours, or as ``singles``.
+        ``packets`` of neighbours, or as ``singles``; of ``shapes`` down the trees of these.
     why
         What decides, in words.
     """

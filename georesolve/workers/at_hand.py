@@ -111,9 +111,10 @@ class AtHandAnswer(NamedTuple):
 
 def is_quick(observations: Dataset, references: Dataset, options: MatchOptions) -> bool:
     """Whether a job is answered in some milliseconds, and all that it needs is in memory."""
-    rate = rows_a_second(references.rows, options, "cpu")
+    rate = rows_a_second(references.as_points, options, "cpu")
     return (
         not options.of_pairs
+        and references.outlines is None
         and isinstance(observations.file, InMemory)
         and observations.rows * options.k <= _QUICK_ROWS
         and observations.rows <= _QUICK_SECONDS * rate
@@ -132,7 +133,7 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
         # Where not all pieces have room, they would push each other out for ever.
         raise NotAtHand(f"{references.rows} references are searched piece by piece")
     columns = options.needed_of_references(references)
-    if references.rows > QUICKLY_INDEXED and not is_resident(references, columns):
+    if references.as_points > QUICKLY_INDEXED and not is_resident(references, columns):
         # One set at a time: each takes memory and all cores.
         if _warming.acquire(blocking=False):
             threading.Thread(target=_warm_up, args=(job, columns), daemon=True).start()
@@ -140,11 +141,12 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
     start = time.perf_counter()
     lat_deg, lon_deg = _degrees(job.observations)
     read = time.perf_counter()
-    resident_index(references, (0, references.rows), job.indexes)
+    if job.observations.outlines is None:
+        resident_index(references, (0, references.rows), job.indexes)
     loaded = time.perf_counter()
     chunk = Chunk(0, job.observations.rows)
     most_threads = allowed.threads
-    seconds = lat_deg.size / rows_a_second(references.rows, options, "cpu")
+    seconds = lat_deg.size / rows_a_second(references.as_points, options, "cpu")
     try:
         # As many cores as it is worth.
         allowed.threads = min(most_threads, max(1, int(seconds / _SECONDS_A_CORE)))
@@ -172,7 +174,7 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
 
 
 def _of_pairs(job: Job, chunk: Chunk, most_steps: int) -> tuple[pa.Table, dict[str, int]]:
-    within = replace(within_of(job), most_steps=most_steps)
+    within = replace(within_of(job, chunk), most_steps=most_steps)
     batch, _ = batch_of(job, chunk)
     if job.options.question == "nearest":
         return within.found(batch)

@@ -30,6 +30,8 @@ ROW_GROUP = 65_536
 """Rows of a row group, and so the grain in which a dataset is read."""
 _READ_BYTES = 1 << 18
 _GEOPARQUET = "1.1.0"
+_POINTS_AN_ARC = 6
+"""An arc takes as much memory, and to be indexed and compared as long, as so many points."""
 
 Geometries = dict[str, dict[str, Any]]
 """What GeoParquet says of the columns that hold geometries, by name; the primary one is first."""
@@ -74,6 +76,32 @@ Content: TypeAlias = Path | Object | InMemory | SourceFiles
 """Where the rows of a dataset are."""
 
 
+class Edging(NamedTuple):
+    """How the edges of lines and polygons run: `planar` ones are followed within so many metres.
+
+    Rings that are `oriented` have what they bound on their left.
+    """
+
+    edges: str = "planar"
+    densify_m: float = 1.0
+    oriented: bool = False
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What GeoParquet is to say of their column, so that they are read alike."""
+        said = {"encoding": "WKB", "geometry_types": []} | self._asdict()
+        said.pop("oriented")
+        return said | ({"orientation": "counterclockwise"} if self.oriented else {})
+
+
+class Outlines(NamedTuple):
+    """The lines and polygons of a set: their column, and how many arcs all rows are made of."""
+
+    column: str
+    edging: Edging
+    arcs: int
+
+
 class ColumnSize(NamedTuple):
     """How many bytes a column takes in a file, and how many it is before they are compressed."""
 
@@ -100,11 +128,18 @@ class PointSet:
     """The first few rows with invalid coordinates."""
     null_island: NullIsland = field(default_factory=NullIsland)
     """Rows at exactly (0, 0); none where they were not counted."""
+    outlines: Outlines | None = None
+    """Of a set with lines or polygons, whose coordinates say where each begins."""
 
     @property
     def sha256(self) -> str:
         """Of the content: equal sets have an equal one."""
         raise NotImplementedError
+
+    @property
+    def as_points(self) -> int:
+        """How many points take as much memory and time, as references."""
+        return self.rows if self.outlines is None else _POINTS_AN_ARC * self.outlines.arcs
 
     @property
     def valid_rows(self) -> int:

@@ -53,6 +53,8 @@ class Size(NamedTuple):
     """Of these columns together."""
     widest_column: int = 0
     """Memory that the largest of them takes."""
+    as_points: int = 0
+    """Of lines and polygons: see `PointSet`."""
 
 
 class Estimate(NamedTuple):
@@ -81,7 +83,7 @@ def size_of_dataset(dataset: Dataset, names: list[str]) -> Size:
     size_bytes = sum(size.stored for size in sizes.values())
     largest = max((dataset.width([name]).total for name in names), default=0)
     carried = tuple(sizes[name] for name in names)
-    return Size(dataset.rows, size_bytes, carried, dataset.width(names), largest)
+    return Size(dataset.rows, size_bytes, carried, dataset.width(names), largest, dataset.as_points)
 
 
 def obstacle(observations: Size, references: Size, options: MatchOptions) -> str | None:
@@ -127,7 +129,7 @@ class Pace:
 
     def note(self, cluster: Cluster, job: Job, seconds: float, compared: float) -> None:
         """Note how long a job took on a cluster, from its first chunk to its result."""
-        rows = job.observations.rows, job.references.rows
+        rows = job.observations.rows, job.references.as_points
         workers = len(cluster.workers())
         planned = _planned(cluster.device, workers, *rows, job.options, job.widths(), compared)
         self._ratios.append(seconds / planned.seconds)
@@ -215,11 +217,16 @@ def estimate(
     n_pairs: int | None = None,
 ) -> Estimate:
     """Estimate a job on a cluster; `compared` is as for `rows_a_second`."""
-    rows = observations.rows, references.rows
+    rows = observations.rows, references.as_points or references.rows
     carried = Carried(observations.width, references.width)
     device = capacity.device
     planned = _planned(device, capacity.workers, *rows, options, carried, compared, n_pairs)
-    n_references = min(references.rows, capacity.references_at_once)
+    n_references = min(rows[1], capacity.references_at_once)
+    seconds = planned.seconds
+    if observations.as_points > observations.rows:
+        # A row a shape: all points look for the shapes of each chunk.
+        rate = rows_a_second(observations.as_points, options, device)
+        seconds += -(-planned.chunks // max(1, capacity.workers)) * references.rows / rate
     n_observations = planned.largest_chunk * CHUNKS_IN_HAND[device]
     return Estimate(
         rows=observations.rows * options.ranks if n_pairs is None else n_pairs,
@@ -230,5 +237,5 @@ def estimate(
         available_memory=capacity.available_memory,
         column_memory=capacity.column_memory,
         devices=capacity.workers,
-        seconds=planned.seconds * capacity.pace,
+        seconds=seconds * capacity.pace,
     )

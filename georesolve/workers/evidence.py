@@ -137,6 +137,10 @@ class Evidence:
         self.valid_bounds = _wider(self.valid_bounds, other.valid_bounds)
         self.are_whole = self.are_whole and other.are_whole
 
+    def surround(self, other: "Evidence") -> None:
+        """Extend the bounds of all valid rows to those of others, which are not counted."""
+        self.valid_bounds = _wider(self.valid_bounds, other.valid_bounds)
+
     def add(self, lat: Array, lon: Array) -> None:
         """Take the next rows; missing numbers are NaN."""
         if self.add_valid(lat, lon):

@@ -26,13 +26,15 @@ from georesolve.workers.threads import side_by_side
 
 logger = logging.getLogger(__name__)
 
+Index = kernels.ReferenceIndex | kernels.ShapeIndex
+
 _SUFFIX = ".index"
 _ALIGNMENT = mmap.PAGESIZE
 _CHECKED_BYTES = 1 << 24
 """Of so many bytes each there is a checksum: threads count them side by side."""
 
 
-def write_index(index: kernels.ReferenceIndex, path: Path, sha256: str) -> None:
+def write_index(index: Index, path: Path, sha256: str) -> None:
     """Write the index of a set, one on a CPU, to a file that is complete or absent."""
     arrays = index.arrays()
     places, end = {}, 0
@@ -56,7 +58,7 @@ def write_index(index: kernels.ReferenceIndex, path: Path, sha256: str) -> None:
             file.write(bytes(-array.nbytes % _ALIGNMENT))
 
 
-def map_index(path: Path, sha256: str) -> kernels.ReferenceIndex | None:
+def map_index(path: Path, sha256: str) -> Index | None:
     """Map the index of a set from its file; None where there is none that can be used."""
     try:
         return _mapped(path, sha256)
@@ -67,7 +69,7 @@ def map_index(path: Path, sha256: str) -> kernels.ReferenceIndex | None:
         return None
 
 
-def _mapped(path: Path, sha256: str) -> kernels.ReferenceIndex:
+def _mapped(path: Path, sha256: str) -> Index:
     with path.open("rb") as file:
         line = file.readline()
         checksum, _, text = line.removesuffix(b"\n").partition(b" ")
@@ -115,9 +117,7 @@ class IndexFolder:
     """On the disk."""
     pattern: ClassVar[str] = f"*{_SUFFIX}"
 
-    def index(
-        self, sha256: str, build: Callable[[], kernels.ReferenceIndex]
-    ) -> kernels.ReferenceIndex:
+    def index(self, sha256: str, build: Callable[[], Index]) -> Index:
         """The index of a set, from its file if there is one; else it is built, and kept there.
 
         Of several processes that need it one builds it.
@@ -137,7 +137,7 @@ class IndexFolder:
             # What all processes map takes memory once.
             return map_index(path, sha256) or index
 
-    def _opened(self, path: Path, sha256: str) -> kernels.ReferenceIndex | None:
+    def _opened(self, path: Path, sha256: str) -> Index | None:
         index = map_index(path, sha256)
         # Without a file, or with one that is not to be used, there is none to be kept.
         with suppress(OSError):

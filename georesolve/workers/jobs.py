@@ -151,8 +151,8 @@ class MatchOptions:
         return [] if self.summary else with_id(references, self.columns)
 
     def coordinates(self, points: PointSet) -> list[str]:
-        """The columns of either set that `near` is made of."""
-        return [points.lat, points.lon] if self.near else []
+        """The columns of either set that `near` is made of, where it holds points."""
+        return [points.lat, points.lon] if self.near and points.outlines is None else []
 
     def needed_of_references(self, references: PointSet) -> list[str]:
         """The columns of the set that is searched that rows of the result are made of."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pyarrow as pa
 
-from georesolve.kernels import Answer, Pairs
+from georesolve.kernels import Answer, Pairs, ShapeIndex, nearest_points
 from georesolve.kernels.bearing import bearings
 from georesolve.kernels.devices import Array
 from georesolve.kernels.query import Degrees
@@ -106,6 +106,17 @@ def with_near(
     for place, column in enumerate(made, rows.column_names.index("status")):
         rows = rows.add_column(place, *column)
     return rows
+
+
+def nearest_of(
+    index: ShapeIndex, rows: pa.Table, observations: Degrees, first_row: int
+) -> list[pa.ChunkedArray]:
+    """Where the shapes of rows are nearest to their observations: latitudes and longitudes."""
+    at = rows["observation"].to_numpy() - first_row
+    reference = rows["reference"].fill_null(-1).to_numpy()
+    own = Degrees(*(axis[at] for axis in observations))
+    there = nearest_points(index, own, reference, rows["distance_m"].to_numpy())
+    return [pa.chunked_array([pa.array(one, mask=reference < 0)]) for one in there]
 
 
 def with_carried(

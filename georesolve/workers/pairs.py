@@ -6,6 +6,7 @@ No worker holds more than some row groups of these, however many pairs one obser
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +18,13 @@ from georesolve.workers.frames import read_points
 from georesolve.workers.jobs import Job
 from georesolve.workers.parts import part_name
 from georesolve.workers.plan import Chunk, cut_by, rows_a_group
-from georesolve.workers.references import pieces, resident_column, resident_index
-from georesolve.workers.refusals import InvalidInput
+from georesolve.workers.references import resident_column, shape_index, whole_index
 from georesolve.workers.result import opened
 from georesolve.workers.search import WrongAnswer, another_search
-from georesolve.workers.within import MADE_PAIRS, Batch, Within
+from georesolve.workers.within import MADE_PAIRS, Batch, Within, WithinShapes
+
+_VERIFIED_PAIRS = 2**29
+"""Pairs of all points and what a shape is of up to which one is searched again: 0.3 s."""
 
 
 def batch_of(job: Job, chunk: Chunk) -> tuple[Batch, Evidence | None]:
@@ -33,27 +36,37 @@ def batch_of(job: Job, chunk: Chunk) -> tuple[Batch, Evidence | None]:
     return Batch.of(*degrees, chunk.start, columns, job.options), evidence
 
 
-def within_of(job: Job) -> Within:
-    """The references of a job, which are made ready on first need."""
-    references = job.references
-    if len(pieces(references)) > 1:
-        raise InvalidInput(
-            f"references: {references.rows} are more than a worker searches at once, as pairs and "
-            "summaries need: give workers more memory, or split the references"
-        )
-    index = resident_index(
-        references, (0, references.rows), job.indexes, copies=job.options.question == "within"
-    )
+def within_of(job: Job, chunk: Chunk) -> Within:
+    """The references of a job, which are made ready on first need, for the rows of a chunk."""
+    references, options = job.references, job.options
     column = partial(resident_column, references)
-    return Within(index, job.options, references.valid_rows, lambda name: column(name).values)
+    known = options, references.valid_rows, lambda name: column(name).values
+    if job.observations.outlines is not None:
+
+        def points() -> Iterator[tuple[Any, Any]]:
+            for one in Chunk(0, references.rows).pieces(MADE_PAIRS):
+                yield read_points(references, *one)[0]
+
+        index = shape_index(job.observations, *chunk)
+        return WithinShapes(*known, index=index, points=points, first_row=chunk.start)
+    copies = options.question == "within"
+    index = whole_index(references, "pairs and summaries", job.indexes, copies)
+    return Within(index, *known)
 
 
-def verify_summary(within: Within, batch: Batch, rows: pa.Table) -> int:
+def verify_summary(job: Job, within: Within, batch: Batch, rows: pa.Table) -> int:
     """Search some of the observations again by another algorithm; returns how many."""
     if not rows.num_rows:
         return 0
-    middle, took, other = another_search(rows.num_rows, within.index.n_references, within.options)
-    again, _ = replace(within, options=other).found(batch.rows(middle.start, middle.stop))
+    middle, took, other = another_search(rows.num_rows, job.references, job.options)
+    own = batch.rows(middle.start, middle.stop)
+    if isinstance(within, WithinShapes):
+        each = job.observations.as_points // job.observations.rows
+        if each * job.references.rows > _VERIFIED_PAIRS:
+            return 0
+        took, other = "shapes", replace(job.options, algorithm="brute")
+        within = within_of(job, Chunk(own.first_row, own.first_row + own.lat_deg.size))
+    again, _ = replace(within, options=other).found(own)
     if not again.equals(given := rows.slice(middle.start, again.num_rows)):
         raise WrongAnswer(
             f"the summary is {given.to_pylist()} by {took!r} and {again.to_pylist()} by "
@@ -78,7 +91,7 @@ def pairs_of(job: Job, chunk: Chunk) -> Iterator[pa.Table]:
 
 def _rows(job: Job, chunk: Chunk, most: int) -> Iterator[tuple[Chunk, pa.Table]]:
     """Observations, and those of their rows that are in a chunk of result rows."""
-    within, (starts, before) = within_of(job), job.counted
+    within, (starts, before) = within_of(job, chunk), job.counted
     if chunk.start == chunk.stop:
         yield chunk, within.found(batch_of(job, chunk)[0])[0]
     first = int(np.searchsorted(before, chunk.start, "right")) - 1

@@ -121,7 +121,7 @@ def resolve(chunk: Chunk, job: Job) -> Told:
 
 def _of_pairs(chunk: Chunk, job: Job, told: Told) -> Told:
     with told.stage("index"):
-        within = within_of(job)
+        within = within_of(job, chunk)
     if job.options.has_pairs:
         with told.stage("resolve"):
             told.tables = [*pairs_of(job, chunk)]
@@ -134,7 +134,7 @@ def _of_pairs(chunk: Chunk, job: Job, told: Told) -> Told:
     with told.stage("resolve"):
         rows, told.counts = within.found(batch)
     with told.stage("verify"):
-        told.verified = verify_summary(within, batch, rows)
+        told.verified = verify_summary(job, within, batch, rows)
     if "count" in job.options.made:
         told.pairs = pc.sum(rows["count"]).as_py() or 0
     told.tables = [rows]

@@ -115,7 +115,7 @@ def run(
     progress = Progress(job.observations.rows)
     # Asked once: the scheduler tells it, and has other things to do.
     n_workers = max(1, len(cluster.workers()))
-    rows = job.observations.rows, job.references.rows
+    rows = job.observations.rows, job.references.as_points
     # What a worker has in hand is a share of it at most.
     if takes_long(rows[0] // n_workers, rows[1], job.options, cluster.device):
         progress.compared = compared(job.observations, job.references, job.options)

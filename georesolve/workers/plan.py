@@ -8,7 +8,7 @@ import numpy as np
 
 from georesolve.kernels import Query, Way, Within, way
 from georesolve.kernels.devices import Device
-from georesolve.workers.datasets import ROW_GROUP
+from georesolve.workers.datasets import ROW_GROUP, PointSet
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.rates import rows_a_second
 from georesolve.workers.widths import NOTHING, Carried
@@ -212,9 +212,11 @@ def chunk_starts(
     return range(0, max(1, n_observations), size)
 
 
-def way_of(n_observations: int, n_references: int, options: MatchOptions, device: Device) -> Way:
+def way_of(n_observations: int, references: PointSet, options: MatchOptions, device: Device) -> Way:
     """Which search so many observations of a chunk take, and why."""
+    if references.outlines is not None and options.algorithm != "brute":
+        return Way("shapes", "references are lines or polygons: trees of their arcs and areas")
     query: Query | Within = Query(options.k, options.exclude_self)
     if options.question == "within":
         query = Within(np.zeros(1), options.exclude_self, options.once)
-    return way(device, n_observations, n_references, query, options.algorithm)
+    return way(device, n_observations, references.rows, query, options.algorithm)

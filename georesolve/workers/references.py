@@ -17,6 +17,8 @@ from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows
 from georesolve.workers.frames import backend, read_points
 from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.jobs import CarriedTooLong
+from georesolve.workers.refusals import InvalidInput
+from georesolve.workers.shapes import read_shapes
 from georesolve.workers.sources import SourceFiles
 from georesolve.workers.widths import value_bytes
 
@@ -115,6 +117,8 @@ _columns = _Shelf(memory.columns_bytes)
 def pieces(references: Dataset) -> list[Piece]:
     """The ranges of a reference set that are searched one after the other: one, if it fits."""
     at_once = memory.references_at_once(backend().device)
+    if references.outlines is not None:
+        at_once = at_once * references.rows // max(1, references.as_points)
     if references.rows <= at_once:
         return [(0, references.rows)]
     # Whole row groups, so that none is decoded twice.
@@ -139,32 +143,53 @@ def take_piece(references: Dataset, left: list[Piece]) -> Piece:
 
 def resident_index(
     references: Dataset, piece: Piece, indexes: IndexFolder | None = None, copies: bool = False
-) -> kernels.ReferenceIndex:
+) -> Any:
     """The index of a piece of a reference set, made from its file on first need.
 
-    `indexes` is where the index of all of it is kept in a file, for a CPU, if it is worth one. With
-    `copies` it holds all that are equal, as `kernels.within` needs them.
+    It is a `kernels.ReferenceIndex`, or of lines and polygons a `ShapeIndex`. `indexes` is where
+    the index of all of it is kept in a file, for a CPU, if it is worth one. With `copies` it holds
+    all that are equal, as `kernels.within` needs them.
     """
 
-    def build(copies: bool = False) -> kernels.ReferenceIndex:
+    def build(copies: bool = False) -> kernels.ReferenceIndex | kernels.ShapeIndex:
+        if references.outlines is not None:
+            return shape_index(references, *piece)
         degrees, evidence = read_points(references, *piece)
         if isinstance(references.file, SourceFiles) and evidence is not None:
             references.file.refuse_implausible(evidence, piece[0])
         return kernels.build_index(*degrees, copies=copies)
 
-    def load() -> kernels.ReferenceIndex:
+    def load() -> kernels.ReferenceIndex | kernels.ShapeIndex:
         if indexes is None or backend().device != "cpu" or piece != (0, references.rows):
             return build()
         return indexes.index(references.sha256, build)
 
     def needed_bytes() -> int:
-        return memory.search_bytes(backend().device, piece[1] - piece[0], 0, 1)
+        n = references.as_points * (piece[1] - piece[0]) // max(1, references.rows)
+        return memory.search_bytes(backend().device, n, 0, 1)
 
-    index: kernels.ReferenceIndex = _indexes.get((references.sha256, piece), load, needed_bytes)
+    index = _indexes.get((references.sha256, piece), load, needed_bytes)
     if copies and not index.whole:
         key = references.sha256, f"{piece} with copies"
         index = _indexes.get(key, partial(build, copies=True), needed_bytes)
     return index
+
+
+def shape_index(points: Dataset, start: int, stop: int) -> kernels.ShapeIndex:
+    """The index of some rows of lines and polygons, made from their file."""
+    return kernels.ShapeIndex(stop - start, read_shapes(points, start, stop), backend().device)
+
+
+def whole_index(
+    references: Dataset, what: str, indexes: IndexFolder | None = None, copies: bool = False
+) -> Any:
+    """The index of all of a reference set, as `what` needs it; raises InvalidInput."""
+    if len(pieces(references)) > 1:
+        raise InvalidInput(
+            f"references: {references.rows} are more than a worker searches at once, as {what} "
+            "need: give workers more memory, or split the references"
+        )
+    return resident_index(references, (0, references.rows), indexes, copies)
 
 
 class ResidentColumn(NamedTuple):

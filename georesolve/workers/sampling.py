@@ -10,7 +10,8 @@ from georesolve import kernels
 from georesolve.kernels.comparisons_cpu import comparisons
 from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.rates import usually_compared
+from georesolve.workers.rates import shapes_compared, usually_compared
+from georesolve.workers.references import shape_index
 from georesolve.workers.within import Batch, Within
 
 _GROUPS, _GROUPS_ELSEWHERE = 4, 2
@@ -31,6 +32,8 @@ def compared(observations: Dataset, references: Dataset, options: MatchOptions) 
     """
     if options.algorithm == "brute" or not observations.rows or not references.rows:
         return 0.0
+    if references.outlines is not None or observations.outlines is not None:
+        return shapes_compared(references, options.k)
     index = kernels.build_index(*_degrees(references))
     lat_deg, lon_deg = _degrees(observations)
     mean = comparisons(index, lat_deg, lon_deg, options.k + options.exclude_self)
@@ -56,7 +59,11 @@ def sampled(observations: Dataset, references: Dataset, options: MatchOptions) -
         return Sample(compared(observations, references, options))
     if not observations.rows or not references.rows:
         return Sample(0.0, 0, 0, 0)
-    index = kernels.build_index(*_degrees(references), copies=True)
+    index: kernels.ReferenceIndex | kernels.ShapeIndex
+    if references.outlines is None:
+        index = kernels.build_index(*_degrees(references), copies=True)
+    else:
+        index = shape_index(references, 0, min(references.rows, ROW_GROUP))
     table = _sampled(observations, options.distance_m)
     lat_deg, lon_deg = (table[name].to_numpy() for name in (observations.lat, observations.lon))
     batch = Batch.of(lat_deg, lon_deg, 0, table, options)

@@ -97,7 +97,7 @@ def verify(
     """
     if len(lat_deg) == 0 or len(pieces(references)) > 1:
         return 0
-    middle, took, other = another_search(len(lat_deg), references.rows, options)
+    middle, took, other = another_search(len(lat_deg), references, options)
     n = int(middle.stop - middle.start)
     again = search(
         references, lat_deg[middle], lon_deg[middle], other, first_row + int(middle.start)
@@ -114,12 +114,12 @@ def verify(
 
 
 def another_search(
-    n_observations: int, n_references: int, options: MatchOptions
+    n_observations: int, references: Dataset, options: MatchOptions
 ) -> tuple[slice, str, MatchOptions]:
     """Observations that are searched again, which search they took, and what takes another one."""
-    n = min(n_observations, _VERIFIED, max(1, _VERIFIED_PAIRS // max(1, n_references)))
+    n = min(n_observations, _VERIFIED, max(1, _VERIFIED_PAIRS // max(1, references.as_points)))
     start = (n_observations - n) // 2
-    took = way_of(n_observations, n_references, options, backend().device).search
+    took = way_of(n_observations, references, options, backend().device).search
     other = replace(options, algorithm="tree" if took == "brute" else "brute")
     return slice(start, start + n), took, other
 

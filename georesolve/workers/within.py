@@ -3,16 +3,14 @@
 They are all within a distance, or the nearest ones of a summary.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from georesolve import kernels
-from georesolve.kernels.query import Degrees
 from georesolve.workers.evidence import valid_rows
 from georesolve.workers.frames import backend_on
 from georesolve.workers.jobs import MatchOptions
@@ -64,6 +62,7 @@ class Within:
     n_valid: int
     column: Callable[[str], pa.ChunkedArray]
     most_steps: int | None = None
+    made_pairs: ClassVar[int] = MADE_PAIRS
 
     def pairs(self, batch: Batch) -> kernels.Pairs:
         """The pairs of some observations."""
@@ -127,7 +126,7 @@ class Within:
             for name in self.options.made
         }
         values = {name: summed(self.column(name), name) for name in self.options.summarised}
-        parts = cut_by(each, MADE_PAIRS) if all_pairs is None else [(0, each.size)]
+        parts = cut_by(each, self.made_pairs) if all_pairs is None else [(0, each.size)]
         for start, stop in parts if values else ():
             found = all_pairs or self.pairs(batch.rows(start, stop))
             for name, kinds in self.options.summarised.items():
@@ -147,47 +146,40 @@ class Within:
 class WithinShapes(Within):
     """Lines and polygons and the points near them, for a summary with a row for each shape.
 
-    Batches are rows of shapes, of which there is the index. It is as far from a shape to a point as
-    back: the points look for shapes, and the shapes are told.
+    Batches are rows of shapes. The index is of those from `first_row` on. It is as far from a shape
+    to a point as back: `points` gives all of them, some at a time, and they look for the shapes.
     """
 
     index: kernels.ShapeIndex
-    points: Degrees
+    points: Callable[[], Iterable[tuple[Any, Any]]]
+    first_row: int = 0
+    made_pairs = 2**24
+    """To make fewer at a time, all points are searched again."""
 
     def pairs(self, batch: Batch) -> kernels.Pairs:
         """The pairs of some shapes, the points of each by row."""
-        starts, points, distance_m = self._pairs
-        own = starts[batch.first_row : batch.first_row + batch.lat_deg.size + 1]
-        some = slice(own[0], own[-1])
-        return kernels.Pairs(own - own[0], points[some], distance_m[some])
+        first, stop = self._rows(batch)
+        each, before = [], 0
+        for degrees in self.points():
+            found = kernels.within(self.index, *degrees, **self._query)
+            starts, shape, distance_m = map(backend_on(self.index.device).to_host, found)
+            point = np.arange(before, before + starts.size - 1).repeat(np.diff(starts))
+            is_own = (shape >= first) & (shape < stop)
+            each.append((point[is_own], shape[is_own] - first, distance_m[is_own]))
+            before += starts.size - 1
+        point, shape, distance_m = map(np.concatenate, zip(*each, strict=True))
+        counts, order = np.bincount(shape, minlength=stop - first), np.argsort(shape, kind="stable")
+        return kernels.Pairs(np.append(0, np.cumsum(counts)), point[order], distance_m[order])
 
     def counts(self, batch: Batch) -> np.ndarray:
         """How many points each of some shapes has."""
-        return self._counts[batch.first_row : batch.first_row + batch.lat_deg.size]
+        counts = sum(kernels.count_near(self.index, *one, **self._query) for one in self.points())
+        return backend_on(self.index.device).to_host(counts)[slice(*self._rows(batch))]
+
+    def _rows(self, batch: Batch) -> tuple[int, int]:
+        first = batch.first_row - self.first_row
+        return first, first + batch.lat_deg.size
 
     @property
-    def _distance_m(self) -> float:
-        assert isinstance(self.options.distance_m, float), "of shapes there is one for all"
-        return self.options.distance_m
-
-    def _found(self) -> Iterator[kernels.Pairs]:
-        distance, algorithm = self._distance_m, self.options.algorithm
-        for start in range(0, max(1, self.points.lat_deg.size), MADE_PAIRS):
-            lat_deg, lon_deg = (one[start : start + MADE_PAIRS] for one in self.points)
-            found = kernels.within(self.index, lat_deg, lon_deg, distance, algorithm=algorithm)
-            yield kernels.Pairs(*map(backend_on(self.index.device).to_host, found))
-
-    @cached_property
-    def _counts(self) -> np.ndarray:
-        counts = kernels.count_near(
-            self.index, *self.points, self._distance_m, algorithm=self.options.algorithm
-        )
-        return backend_on(self.index.device).to_host(counts)
-
-    @cached_property
-    def _pairs(self) -> kernels.Pairs:
-        each = [(np.diff(starts), *rest) for starts, *rest in self._found()]
-        counts, shape, distance_m = map(np.concatenate, zip(*each, strict=True))
-        point, order = np.arange(counts.size).repeat(counts), np.argsort(shape, kind="stable")
-        starts = np.concatenate([[0], np.cumsum(self._counts)])
-        return kernels.Pairs(starts, point[order], distance_m[order])
+    def _query(self) -> dict[str, Any]:
+        return {"distance_m": self.options.distance_m, "algorithm": self.options.algorithm}

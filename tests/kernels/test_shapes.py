@@ -8,13 +8,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import config
 
-from georesolve.intake.shapes import Edging, shapes_of
 from georesolve.kernels import count_near, count_within, nearest, nearest_points, within
 from georesolve.kernels.arcs import MARGIN, TOUCHING
 from georesolve.kernels.coordinates_cpu import answer_of, chord2_within, unit_vectors
 from georesolve.kernels.query import Degrees, Found
 from georesolve.kernels.shapes import ShapeIndex
 from georesolve.kernels.threads_cpu import allowed
+from georesolve.workers.datasets import Edging
+from georesolve.workers.shapes import outline_of, shapes_of
 from tests import oracle
 from tests.kernels.point_sets import NASTY_LAT, NASTY_LON
 
@@ -78,9 +79,9 @@ def observations(rng, geometries, n=30):
 
 
 def index_of(geometries, edging):
-    shapes, *_, flawed = shapes_of(np.array(geometries, object), edging)
-    assert not flawed.rows.size, flawed.why
-    return ShapeIndex(len(geometries), shapes)
+    outline = outline_of(np.array(geometries, object), edging)
+    assert not outline.flawed.rows.size, outline.flawed.why
+    return ShapeIndex(len(geometries), shapes_of(outline, edging))
 
 
 def in_plane(geometries, lat, lon):

@@ -9,7 +9,8 @@ cp = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
 shapely = pytest.importorskip("shapely")
 
 from georesolve import kernels  # noqa: E402
-from georesolve.intake.shapes import Edging, shapes_of  # noqa: E402
+from georesolve.workers.datasets import Edging  # noqa: E402
+from georesolve.workers.shapes import outline_of, shapes_of  # noqa: E402
 from tests.kernels.test_shapes import observations, shape  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -19,7 +20,7 @@ EDGINGS = [Edging("spherical"), Edging("planar", densify_m=1e4)]
 
 def both(geometries, edging):
     """Indexes of the CPU and of the GPU."""
-    shapes, *_ = shapes_of(np.array(geometries, object), edging)
+    shapes = shapes_of(outline_of(np.array(geometries, object), edging), edging)
     return [kernels.ShapeIndex(len(geometries), shapes, device) for device in ("cpu", "cuda")]
 
 

@@ -95,6 +95,9 @@ class DatasetInfo(BaseModel):
     lat: str
     lon: str
     id_column: str | None
+    geometry: str | None = Field(
+        None, description="the column of its lines and polygons, if some rows are any"
+    )
     sha256: str
     size_bytes: int = Field(description="of its file, as the service keeps it")
     created: str
@@ -108,6 +111,7 @@ class DatasetInfo(BaseModel):
         """What a client is told of a dataset; of its owner, if the client is told, the name."""
         dataset = row.dataset
         own = {"names": names, "id_column": dataset.id, "sha256": dataset.sha256, "owner": owner}
+        own["geometry"] = dataset.outlines and dataset.outlines.column
         return cls.model_validate(vars(dataset) | vars(row) | own)
 
 

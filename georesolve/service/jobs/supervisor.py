@@ -258,7 +258,8 @@ def _report_of(
     # As they were given.
     observations, references = job.options.in_order(observations, job.references)
     chunks = max(1, sum(progress.chunks_by_worker.values()))
-    sizes = -(-progress.rows // chunks), job.references.rows
+    # A row a shape: the points look for these.
+    searched = job.references if job.observations.outlines is None else job.observations
     own = {
         "rows": result.rows,
         "size_bytes": result.size_bytes,
@@ -268,7 +269,7 @@ def _report_of(
         "observations_bbox": observations.bbox,
         "references_bbox": references.bbox,
         "device": device,
-        "search": str(way_of(*sizes, job.options, device)),
+        "search": str(way_of(-(-progress.rows // chunks), searched, job.options, device)),
         "verification": {"observations": progress.verified},
         "versions": _VERSIONS,
         "remarks": remarks(observations, references),

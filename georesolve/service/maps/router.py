@@ -301,8 +301,9 @@ async def get_tile_features(
     """The observations of a tile with the columns of the result, where these are `most` or fewer.
 
     A matched one is a line from the observation to its reference, in two pieces where it crosses
-    the antimeridian; others are points, as are the rows of a summary. `observations` tells how many
-    the tile has: where these are too many, there are no features.
+    the antimeridian; others are points, as are the rows of a summary, and those of a result without
+    `near` whose references are lines or polygons. `observations` tells how many the tile has: where
+    these are too many, there are no features.
     """
 
     def collection(manifest: Manifest, drawn: Drawn) -> bytes:
@@ -312,7 +313,9 @@ async def get_tile_features(
             table = read_matches(manifest, *drawn.map.rows_of(*tile))
             sets = partial(map.results.set_of, map.job)
             own = {False: table}
-            if map.shown != "count":
+            # A result says where lines and polygons are nearest if it was asked to.
+            is_joined = map.job.options.near or sets("references").outlines is None
+            if map.shown != "count" and is_joined:
                 is_matched = pc.is_valid(table["reference"])
                 own = {True: table.filter(is_matched), False: table.filter(pc.invert(is_matched))}
             for lines, rows in own.items():

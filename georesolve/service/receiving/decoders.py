@@ -33,6 +33,8 @@ from georesolve.workers.footers import footer_start
 
 logger = logging.getLogger(__name__)
 
+_PRELOADED = ("georesolve.service.receiving.decoding", "georesolve.intake.shapes")
+"""In the sandbox no module of ours can be loaded."""
 _ANSWER_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 16
 _LOG_LENGTH = 20_000
@@ -93,7 +95,7 @@ def open_decoders() -> Children:
     if not all(has):
         logger.warning("files of strangers are decoded in half a sandbox, the kernel has %s", has)
     # pyarrow loads pandas, where there is one, with the first array that it makes: 1 s for each.
-    children = Children(serve, preload=["georesolve.service.receiving.decoding", "pandas"])
+    children = Children(serve, preload=[*_PRELOADED, "pandas"])
     children.make_ready()
     return children
 

@@ -1,10 +1,10 @@
 """What a client says of a table of points, and GeoJSON as it may send it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
-from georesolve.intake.columns import LONGEST_NAME, OnInvalid, Reading, Trust
+from georesolve.intake.columns import LONGEST_NAME, Edges, OnInvalid, Reading, Trust
 from georesolve.service.http.parameters import Parameters
 
 ColumnName = Annotated[str, Field(max_length=LONGEST_NAME)]
@@ -16,7 +16,9 @@ class TableParameters(Parameters):
     lat: ColumnName | None = Field(None, description="name of the column of latitudes")
     lon: ColumnName | None = Field(None, description="name of the column of longitudes")
     geometry: ColumnName | None = Field(
-        None, description="name of a column of points (WKB or GeoArrow)"
+        None,
+        description="name of a column of points (WKB or GeoArrow), or of references of lines and "
+        "polygons (WKB)",
     )
     id: ColumnName | None = Field(None, description="name of the id column")
     on_invalid: OnInvalid = Field(
@@ -28,10 +30,25 @@ class TableParameters(Parameters):
         "swapped; trust: they are degrees, whatever they look like",
     )
 
+    edges: Edges | None = Field(
+        None,
+        description="how edges of lines and polygons run: planar, straight in longitude and "
+        "latitude; spherical, along great circles; by default as GeoParquet says, else planar",
+    )
+    densify_m: float | None = Field(
+        None,
+        ge=0.001,
+        allow_inf_nan=False,
+        description="metres within which great circles follow a planar edge; 1 by default",
+    )
+
     def reading(self) -> Reading:
-        """The same as the readers of files want it."""
+        """The same as the readers of files want it; a dataset may be of lines and polygons."""
         return Reading(
-            self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates
+            *(self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates),
+            takes_shapes=True,
+            edges=self.edges,
+            densify_m=self.densify_m,
         )
 
 
@@ -45,15 +62,24 @@ class PointGeometry(BaseModel):
     )
 
 
+class ShapeGeometry(BaseModel):
+    """Lines or polygons of GeoJSON, which references may be."""
+
+    type: Literal["MultiPoint", "LineString", "MultiLineString", "Polygon", "MultiPolygon"]
+    coordinates: list[Any]
+
+
 class PointFeature(BaseModel):
     """A feature of GeoJSON, whatever else it has."""
 
     # Without a point it is a row with invalid coordinates. Schemas of OGC know no type null.
-    geometry: PointGeometry | Annotated[None, WithJsonSchema({"enum": [None]})] = None
+    geometry: PointGeometry | ShapeGeometry | Annotated[None, WithJsonSchema({"enum": [None]})] = (
+        None
+    )
 
 
 class FeatureCollection(BaseModel):
-    """GeoJSON points; their ids and properties become columns."""
+    """GeoJSON points, of references also lines and polygons; ids and properties become columns."""
 
     type: Literal["FeatureCollection"]
     features: list[PointFeature]

@@ -279,7 +279,8 @@ class MatchParameters(TableParameters):
 
     def reading_of(self, role: Role) -> Reading:
         """How to read one of the two tables."""
-        return reading_for(role, self.reading(), self)
+        both = self.reading()._replace(takes_shapes=role == "references")
+        return reading_for(role, both, self)
 
     def options(self, observations: Dataset | None, references: Dataset | None) -> MatchOptions:
         """The options as the workers want them, with the names of all columns where `*` is.
@@ -338,15 +339,17 @@ _POINTS = (
     'a registered dataset as {"dataset": "<id>"} or "dataset:<id>", Parquet files below a prefix '
     'that the operator listed as {"href": "s3://bucket/folder/*.parquet"}, arrays by column name '
     'such as {"lat": [52.5], "lon": [13.4]}, records such as [{"lat": 52.5, "lon": 13.4}], or a '
-    "GeoJSON FeatureCollection of points; also as the member 'value' of an object"
+    "GeoJSON FeatureCollection; also as the member 'value' of an object"
 )
 
 
 class PointSources(Parameters):
     """Two point sets."""
 
-    observations: Source = Field(description=f"what was seen: {_POINTS}")
-    references: Source = Field(description=f"where things are: {_POINTS}")
+    observations: Source = Field(description=f"points, what was seen: {_POINTS}")
+    references: Source = Field(
+        description=f"points, lines or polygons, where things are: {_POINTS}"
+    )
 
 
 class MatchInputs(MatchParameters, PointSources):

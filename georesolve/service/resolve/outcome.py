@@ -72,16 +72,20 @@ def why_too_large(asked: Asked) -> str | None:
     """Why a request is not small, with both numbers; None where it is."""
     observations, references = asked.datasets
     options = asked.options
-    if isinstance(asked.references, Ingested) and references.rows > QUICKLY_INDEXED:
+    # For a row a shape all points look for the shapes.
+    is_turned = observations.outlines is not None
+    asking, searched = (references, observations) if is_turned else (observations, references)
+    if isinstance(asked.references, Ingested) and searched.as_points > QUICKLY_INDEXED:
         # They are indexed for this request alone.
+        lines = f", which take as long as {searched.as_points} points," if searched.outlines else ""
         return (
-            f"{references.rows} references came with the request, and {QUICKLY_INDEXED} may: "
-            "register them as a dataset"
+            f"{asked.references.dataset.rows} references{lines} came with the request, and "
+            f"{QUICKLY_INDEXED} may: register them as a dataset"
         )
-    most = most_at_hand(references.rows, options)
-    if observations.rows > most:
+    most = most_at_hand(searched, options)
+    if asking.rows > most:
         return (
-            f"{observations.rows} observations are more than the limit of {most} for an answer "
+            f"{asking.rows} observations are more than the limit of {most} for an answer "
             f"without a job (k is {options.k}, the algorithm {options.algorithm!r})"
         )
     # Where few references are wider than the others, the search finds out that it is too much.

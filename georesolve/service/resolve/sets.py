@@ -133,6 +133,12 @@ async def _made(
     if isinstance(source, int):
         return source
     if isinstance(source, DatasetReference):
+        for name in ("edges", "densify_m") if role == "references" else ():
+            if getattr(inputs, name) is not None:
+                pointer = inputs.pointer(name)
+                detail = "a dataset keeps what it was registered with: register it so instead"
+                told = {"pointer": pointer, "detail": detail}
+                raise errors.InvalidRequest(f"{pointer}: {detail}", [told])
         if is_short and (row := service.library.known(source.dataset)) is not None:
             return row
         return await service.library.used(source.dataset)
