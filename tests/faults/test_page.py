@@ -2,12 +2,15 @@
 
 import base64
 import io
+import json
 import re
 import shutil
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import shapely
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Error, expect, sync_playwright
 
@@ -446,3 +449,39 @@ def test_a_key_is_asked_for(chromium, tmp_path):
             expect(page.get_by_text("waiting for workers")).to_be_visible()
             page.get_by_role("button", name="Cancel").click()
             expect(page.get_by_text("dismissed", exact=True)).to_be_visible()
+
+
+def test_lines_and_polygons_are_drawn_and_joined(page, pictures, tmp_path):
+    lon, lat = (
+        axis.ravel() for axis in np.meshgrid(np.arange(-125, -65, 2.0), np.arange(25, 50, 2.0))
+    )
+    zones = shapely.buffer(shapely.points(lon, lat), 0.7)
+    roads = shapely.linestrings(np.stack([lon + 1, lat, lon, lat + 1], axis=1).reshape(-1, 2, 2))
+    shapes = {"zone": np.arange(2 * lon.size), "shape": shapely.to_wkb([*zones, *roads])}
+    geo = {
+        "primary_column": "shape",
+        "columns": {"shape": {"encoding": "WKB", "geometry_types": []}},
+    }
+    table = pa.table(shapes).replace_schema_metadata({"geo": json.dumps(geo)})
+    pq.write_table(table, tmp_path / "zones.parquet")
+    page.goto("/")
+    drop(page, "Observations", "airports-1000.csv")
+    panel = page.get_by_role("group", name="References")
+    panel.locator("input[type=file]").set_input_files(tmp_path / "zones.parquet")
+    expect(panel).to_contain_text("lines and polygons")
+    page.get_by_role("button", name="Match").click()
+    page.wait_for_url(re.compile(r"\?job="))
+    place = page.get_by_role("region", name="map of the result")
+    expect(place.locator("path.shape").filter(visible=True).first).to_be_visible()
+    place.screenshot(path=pictures / "shapes.png")
+    zoom_in = place.get_by_role("button", name="Zoom in")
+    told = page.get_by_text("each with a line")
+    for zoom in range(int(place.get_attribute("data-zoom")) + 1, 9):
+        zoom_in.click()
+        expect(place).to_have_attribute("data-zoom", str(zoom))
+        if told.is_visible():
+            break
+    expect(told).to_be_visible()
+    expect(place.locator("path.shape").filter(visible=True).first).to_be_visible()
+    place.screenshot(path=pictures / "joined.png")
+    refuse_barriers(page)

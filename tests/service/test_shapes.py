@@ -102,6 +102,20 @@ def test_the_bytes_are_those_of_files_by_every_door(service, paths, asked):
         report = service.get(f"{location}/report").json()
         assert report["verification"]["observations"] > 0
         assert report["search"].startswith("shapes")
+    drawn = {"bbox": "-190,-20,190,80"}
+    layer = service.get(f"{location}/tiles").json()
+    view = service.get(layer["shapes"], params=drawn).json()
+    assert view["shapes"] == len(view["features"])
+    for one in view["features"]:
+        shape = shapely.geometry.shape(one["geometry"])
+        own = SHAPES[one["properties"]["reference"]]
+        # At the edge of the view stand copies of what is beyond 180 degrees.
+        assert abs((shape.centroid.x - own.centroid.x + 180) % 360 - 180) < 1 or own is SHAPES[3]
+    seen = {one["properties"]["reference"] for one in view["features"]}
+    in_view = shapely.STRtree(SHAPES).query(shapely.box(-180, -20, 180, 80))
+    assert seen == {row for row in in_view if shapely.get_dimensions(SHAPES[row]) > 0}
+    refused = service.get(f"{location}/shapes", params={"bbox": "4,4,3,5"})
+    assert refused.status_code == 400
     small = service.post(f"/{question}", json=inputs, headers={"Accept": PARQUET})
     assert small.content == wanted, small.text
     told = service.post("/estimate", json={"inputs": inputs}).raise_for_status().json()

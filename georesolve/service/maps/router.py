@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, with_config
 from typing_extensions import TypedDict
 
 from georesolve.intake.representations import features
-from georesolve.service import errors
+from georesolve.service import errors, pools
 from georesolve.service.auth.access import part
 from georesolve.service.http import openapi
 from georesolve.service.http.answers import unchanged
@@ -20,9 +20,11 @@ from georesolve.service.maps.cache import Drawn, Maps
 from georesolve.service.maps.picture import empty_tile, picture, scale_of
 from georesolve.service.results.response import OwnResults, Results, result_of
 from georesolve.service.store.rows import JobRow
+from georesolve.workers.datasets import Dataset
 from georesolve.workers.distances import PERCENTS
 from georesolve.workers.manifest import Manifest
 from georesolve.workers.map_files import MOST_ZOOM, read_matches
+from georesolve.workers.map_shapes import View, shapes_in
 from georesolve.workers.result import TableRows
 from georesolve.workers.sources import SourceFailed
 
@@ -36,6 +38,7 @@ _NAMES = {
     "count": "how many match",
 }
 _WORLD_BOUNDS = [-180.0, -85.05112877980659, 180.0, 85.05112877980659]
+_NO_VIEW = (0.0, 0.0, 0.0, 0.0)
 _PNG_TYPE, _GEOJSON_TYPE = "image/png", "application/geo+json"
 _PNG = openapi.answer_of({_PNG_TYPE: openapi.BYTES}, "256 x 256 pixels")
 _WORLD: dict[str, Any] = {"the world": {"value": 0}}
@@ -83,6 +86,9 @@ class TileLayer(BaseModel):
     color_unmatched: str = Field(
         description="of pixels with unmatched observations, or counts of 0, alone"
     )
+    shapes: str | None = Field(
+        None, description="where the references are lines or polygons: their address, for a `bbox`"
+    )
 
 
 class Percentile(BaseModel):
@@ -119,6 +125,13 @@ class Spread(BaseModel):
 class _TileFeatures(TypedDict):
     type: Literal["FeatureCollection"]
     observations: int
+    features: list[dict[str, Any]]
+
+
+@with_config(title="GeoJSON")
+class _ViewFeatures(TypedDict):
+    type: Literal["FeatureCollection"]
+    shapes: int
     features: list[dict[str, Any]]
 
 
@@ -177,6 +190,12 @@ class _JobMap(NamedTuple):
                 '{"count": true}, too'
             )
         return await self.results.store.files(self.results.manifest_of, self.job)
+
+    def shapes(self) -> Dataset | None:
+        """The set that has lines or polygons, if there is one yet."""
+        ids = self.job.references, self.job.observations
+        sets = (self.results.store.dataset(id) for id in ids)
+        return next((one.dataset for one in sets if one and one.dataset.outlines), None)
 
     async def run(self, function: Callable[[], T]) -> T:
         """What a function returns that takes many cores, in the owner's turn."""
@@ -259,6 +278,7 @@ async def get_tiles(map: JobMap, request: Request) -> TileLayer:
             for color, number in zip(scale.colours, scale.starts, strict=True)
         ],
         color_unmatched=scale.unmatched,
+        shapes=f"{here.removesuffix('tiles')}shapes" if await pools.database(map.shapes) else None,
     )
 
 
@@ -325,6 +345,51 @@ async def get_tile_features(
         return (head + ",\n".join(found) + "]}\n").encode()
 
     return await map.answer(request, tile, _GEOJSON_TYPE, collection)
+
+
+def _view(text: str) -> View:
+    try:
+        west, south, east, north = map(float, text.split(","))
+    except ValueError:
+        west, south, east, north = _NO_VIEW
+    if not (-720 <= west < east <= 720 and -90 <= south < north <= 90):
+        raise errors.InvalidRequest(
+            f"/query/bbox: {text[:80]!r} is no view: give west,south,east,north in degrees, west "
+            "and south before the others, from -720 to 720 and from -90 to 90",
+            [{"pointer": "/query/bbox", "detail": "not four numbers in order"}],
+        )
+    return west, south, east, north
+
+
+@router.get(
+    "/jobs/{id}/shapes",
+    summary="The lines and polygons of the references in a view",
+    response_class=Response,
+    responses=openapi.answer_of(
+        {_GEOJSON_TYPE: {"schema": openapi.schema_of(_ViewFeatures)}}, "the largest of them"
+    ),
+)
+async def get_shapes(
+    map: JobMap,
+    bbox: Annotated[
+        str,
+        Query(
+            description="west,south,east,north in degrees; a map may be turned beyond 180",
+            json_schema_extra={"example": "-180,-90,180,90"},
+        ),
+    ],
+) -> Response:
+    """Lines and polygons as a map of 1024 pixels shows them, with 20 000 points together at most.
+
+    `shapes` tells how many are in view: where these are too many, there are features of the largest
+    alone, and none of a set whose column of them takes more than 32 MiB.
+    """
+    view, own = _view(bbox), await pools.database(map.shapes)
+    if own is None:
+        raise errors.NotThere("the references are points, or are not kept any more")
+    count, found = await map.run(partial(shapes_in, own, view))
+    head = f'{{"type":"FeatureCollection","shapes":{count},"features":['
+    return Response((head + ",\n".join(found) + "]}\n").encode(), media_type=_GEOJSON_TYPE)
 
 
 @router.get(

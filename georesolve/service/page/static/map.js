@@ -4,6 +4,7 @@
 import { Problem, get } from "./api.js";
 import { element, problemOf } from "./elements.js";
 import { count, inRows, many, metres, rangeOf } from "./quantities.js";
+import { shapesOn } from "./shapes.js";
 
 // Those in view that are drawn one by one; more are told by the colours of the tiles.
 const MOST_SINGLE = 500;
@@ -135,6 +136,7 @@ async function draw(place, told, address, layer, kind) {
     told.textContent = NEAR[kind](total);
   };
   map.on("moveend", near);
+  if (layer.shapes) told.after(await shapesOn(map, address));
   await near();
 }
 

@@ -19,10 +19,15 @@ export async function showMatch(main, query) {
   const sets = {};
   let timer = 0;
   let pressed = false;
+  let shaped = null;
   let asking = new AbortController();
 
   const changed = () => {
     for (const [role, set] of Object.entries(sets)) set.carry.hidden = !hasRows(role);
+    // The map joins an observation to the nearest point of a shape, if the result has that.
+    const dataset = sets.references?.dataset;
+    if (dataset?.geometry && dataset.id !== shaped) options.fields.near.field.value = "true";
+    shaped = dataset?.id;
     const address = new URLSearchParams({ match: "" });
     for (const [role, set] of Object.entries(sets)) if (set.dataset) address.set(role, set.dataset.id);
     history.replaceState(null, "", `?${address.toString().replace("match=", "match")}`);

@@ -141,6 +141,7 @@ export class PointSet {
         ["latitude", dataset.lat],
         ["longitude", dataset.lon],
         ["id", dataset.id_column ?? "none"],
+        ["lines and polygons", dataset.geometry],
         ["extent", dataset.bbox && `${south}° to ${north}° north, ${west}° to ${east}° east`],
       ]),
     );
