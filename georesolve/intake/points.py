@@ -16,7 +16,14 @@ import pyarrow.parquet as pq
 
 from georesolve.intake.columns import LONGEST_NAME, Reading, find_columns
 from georesolve.intake.errors import InvalidInput, TooLarge
-from georesolve.intake.geometry import add_coordinates, geometries_of, geometry_of, told_of
+from georesolve.intake.geoarrow import as_wkb, native_kind, said_of
+from georesolve.intake.geometry import (
+    add_coordinates,
+    check_crs,
+    geometries_of,
+    geometry_of,
+    told_of,
+)
 from georesolve.intake.plausibility import Findings
 from georesolve.intake.sources import Table
 from georesolve.workers.datasets import Dataset, PointSet, geo, write_dataset
@@ -67,8 +74,15 @@ class PointTable:
                     from georesolve.intake.shapes import ShapeReader
 
                     told = told_of(schema, geometry.column)
+                    field = schema.field(geometry.column)
+                    if kind := native_kind(field, told.get("encoding")):
+                        told = said_of(field) | told
+                        check_crs(told, geometry.column, file)
+                        self._batches = as_wkb(self._batches, geometry.column, kind, file)
+                        at = schema.get_field_index(geometry.column)
+                        schema = schema.set(at, pa.field(geometry.column, pa.binary()))
                     self.shapes = ShapeReader(told, reading, geometry.column, file)
-                    if reading.edges or reading.densify_m:
+                    if kind or reading.edges or reading.densify_m:
                         # Read of a dataset, they are to be the same.
                         known = self.geometries.get(geometry.column, {})
                         self.geometries[geometry.column] = known | self.shapes.edging.told

@@ -309,3 +309,43 @@ def test_points_and_shapes_in_batches_of_a_file(tmp_path):
     fits = found["reference"] == expected
     fits[:-2] |= (found["reference"][:-2] == 70_000) & (found["distance_m"][:-2] == 0)
     assert fits.all()
+
+
+@pytest.mark.parametrize(
+    "shape", [*SHAPES, shapely.box(-5, -5, -4, -4)], ids=lambda one: one.geom_type
+)
+def test_native_geoarrow_is_read_as_wkb_is(tmp_path, shape):
+    shapes = geopandas.GeoDataFrame(
+        {"a": range(3)},
+        geometry=[shape, None, shapely.transform(shape, lambda xy: xy - 1)],
+        crs=4326,
+    )
+    options = {"k": 2, "on_invalid": "null"}
+    expected = georesolve.nearest(HERE, shapes, **options)
+    shapes.to_parquet(tmp_path / "native.parquet", geometry_encoding="geoarrow")
+    tables = [
+        pa.table(shapes.to_arrow(geometry_encoding="geoarrow", interleaved=interleaved))
+        for interleaved in (True, False)
+    ]
+    sliced = pa.concat_tables([tables[0].slice(2), tables[0]]).combine_chunks().slice(1)
+    for references in (tmp_path / "native.parquet", *tables, sliced):
+        found = georesolve.nearest(HERE, references, reference_geometry="geometry", **options)
+        for column in ("reference", "distance_m"):
+            assert found[column].tobytes() == expected[column].tobytes()
+
+
+def test_native_geoarrow_that_is_no_shape_is_named():
+    rings = pa.array([[[[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]]] * 2)
+    rings = rings.cast(pa.list_(pa.list_(pa.list_(pa.float64(), 2))))
+    assert georesolve.nearest(HERE, pa.table({"g": rings}), reference_geometry="g")
+    broken = pa.array([[[[0.0, 0.0], [1.0, 0.0]]]], rings.type)
+    table = pa.table({"g": pa.chunked_array([rings, broken])}).combine_chunks()
+    with pytest.raises(georesolve.InvalidInput, match="row 2 holds no polygon"):
+        georesolve.nearest(HERE, table, reference_geometry="g")
+    said = {"ARROW:extension:name": "geoarrow.polygon"}
+    said["ARROW:extension:metadata"] = json.dumps({"edges": "spherical"})
+    canada = [[[[-124.0, 49.0], [-96.0, 49.0], [-96.0, 60.0], [-124.0, 60.0], [-124.0, 49.0]]]]
+    field = pa.field("g", rings.type, metadata=said)
+    spherical = pa.table([pa.array(canada, rings.type)], schema=pa.schema([field]))
+    here = {"lat": np.array([49.5]), "lon": np.array([-110.0])}
+    assert georesolve.nearest(here, spherical, reference_geometry="g")["distance_m"] > 3e4

@@ -191,6 +191,17 @@ def test_wkb_and_geojson_are_read_alike(service, paths):
         assert pq.read_table(io.BytesIO(answer.content)).to_pylist() == wanted
 
 
+def test_a_dataset_of_native_geoarrow(service, paths, tmp_path):
+    zones = REFERENCES[shapely.get_type_id(SHAPES) == shapely.GeometryType.POLYGON]
+    zones.to_parquet(tmp_path / "native.parquet", geometry_encoding="geoarrow")
+    made = register(service, tmp_path / "native.parquet", edges="spherical")
+    assert (made["geometry"], made["rows"]) == ("geometry", len(zones))
+    body = {"observations": OBSERVATIONS.to_pydict(), "references": f"dataset:{made['id']}"}
+    rows = service.post("/nearest", json=body).raise_for_status().json()
+    expected = georesolve.nearest(str(paths[0]), zones, edges="spherical")
+    assert [one["distance_m"] for one in rows] == expected["distance_m"].to_pylist()
+
+
 def test_what_is_refused(service, paths):
     flawed = REFERENCES.copy()
     flawed.loc[7, "geometry"] = shapely.LineString([(0, 0), (400, 0)])

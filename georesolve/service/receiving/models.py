@@ -17,8 +17,8 @@ class TableParameters(Parameters):
     lon: ColumnName | None = Field(None, description="name of the column of longitudes")
     geometry: ColumnName | None = Field(
         None,
-        description="name of a column of points (WKB or GeoArrow), or of references of lines and "
-        "polygons (WKB)",
+        description="name of a column of points, or of references of lines and polygons (WKB or "
+        "GeoArrow)",
     )
     id: ColumnName | None = Field(None, description="name of the id column")
     on_invalid: OnInvalid = Field(
