@@ -1,6 +1,7 @@
 """`sjoin_nearest` and `sjoin`: GeoPandas's joins of points by distance, on the globe."""
 
 import math
+from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -172,13 +173,7 @@ def _sets(
             raise ValueError(f"{name!r} should be GeoDataFrame, got {type(frame)}")
     if how not in _HOWS:
         raise ValueError(f'`how` was "{how}" but is expected to be in {_HOWS}')
-    takes_shapes = how != "right"
-    if not takes_shapes and not set(right_df.geom_type.dropna()) <= {"Point"}:
-        raise ValueError(
-            "how='right' looks for what is near the rows of right_df, which are to be points: of "
-            "lines and polygons in right_df ask with how='left' or how='inner'"
-        )
-    references = _points(right_df, "references", takes_shapes=takes_shapes)
+    references = _points(right_df, "references", takes_shapes=True)
     return _points(left_df, "observations"), references
 
 
@@ -212,7 +207,15 @@ def _nearest(
 
     Each point has a row at least: where it has no reference that is -1, and the metres NaN.
     """
-    point, reference, metres = _tied(search, points, k, exclusive)
+    if points.shapes is not None:
+        if exclusive:
+            raise ValueError(
+                "exclusive with how='right' is for points, and right_df has lines or polygons: "
+                "leave one of them out"
+            )
+        point, reference, metres = _tied_to_shapes(search, points, k)
+    else:
+        point, reference, metres = _tied(search, points, k, exclusive)
     if max_distance_m is not None:
         near = metres <= max_distance_m
         point, reference, metres = point[near], reference[near], metres[near]
@@ -259,6 +262,36 @@ def _tied(
         width = min(kernels.MAX_K, 4 * width)
     point, reference, metres = (np.concatenate(column) for column in zip(*found, strict=True))
     return point, reference, metres
+
+
+def _tied_to_shapes(
+    search: Search, shapes: Points, k: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same of lines and polygons: the points look for them.
+
+    The k nearest of a shape are at most as far as those of the point that it begins at. Shapes with
+    about as long a way are looked for together.
+    """
+    assert shapes.shapes is not None, "there are some"
+    begins = search.on_device(shapes.lat_deg, shapes.lon_deg)
+    answer = search.answer(*begins, 0, MatchOptions(k=k))
+    reach = backend_on(search.device).to_host(answer.distance_m).reshape(-1, k)[:, -1]
+    steps = np.ceil(np.log2(np.nan_to_num(reach, nan=_WHOLE_GLOBE_M / 2) + 1))
+    found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
+    for step in np.unique(steps):
+        rows = np.flatnonzero(steps == step)
+        own = replace(shapes, rows=rows.size, shapes=shapes.shapes.some(rows))
+        options = MatchOptions(question="within", distance_m=2.0**step)
+        within = Search(search.references, search.device, own).within(options)
+        batch = Batch(shapes.lat_deg[rows], shapes.lon_deg[rows], 0, 2.0**step)
+        starts, point, metres = within.pairs(batch)
+        at = np.arange(rows.size).repeat(np.diff(starts))
+        order = np.lexsort((point, metres, at))
+        last = np.minimum(starts[:-1] + k, starts[1:]) - 1
+        fits = metres[order] <= metres[order][last[at]]
+        found.append((rows[at[fits]], point[order][fits], metres[order][fits]))
+    shape, point, metres = (np.concatenate(column) for column in zip(*found, strict=True))
+    return shape, point, metres
 
 
 def _crowded(

@@ -43,6 +43,20 @@ class Shapes(NamedTuple):
     edge_lon_deg: np.ndarray
     room: np.ndarray
 
+    def some(self, rows: np.ndarray) -> "Shapes":
+        """Those of some rows, which ascend, as rows from 0 on."""
+        own, of = np.isin(self.row, rows), np.isin(self.polygon_row, rows)
+        edge = of[self.edge_polygon]
+        # No polygon has the number -1, and keeps it.
+        number = np.append(np.cumsum(of) - 1, -1)
+        return Shapes(
+            np.searchsorted(rows, self.row[own]), self.lat_deg[own], self.lon_deg[own],
+            number[self.polygon[own]],
+            np.searchsorted(rows, self.polygon_row[of]), self.holds_south[of],
+            number[self.edge_polygon[edge]], self.edge_lat_deg[edge], self.edge_lon_deg[edge],
+            self.room,
+        )  # fmt: skip
+
 
 class BoxTree(NamedTuple):
     """Boxes of eight things, and of eight boxes.

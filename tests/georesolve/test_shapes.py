@@ -156,8 +156,14 @@ def test_joins_with_shapes():
     assert inside["name"].tolist() == theirs["name"].tolist() == ["a", "c", "d"]
     near = georesolve.sjoin(left, frame(), distance=100_000)
     assert len(near) == len(georesolve.within(HERE, frame(), 100_000)["reference"])
-    with pytest.raises(ValueError, match="which are to be points"):
-        georesolve.sjoin_nearest(left, frame(), how="right")
+    with pytest.raises(ValueError, match="exclusive with how='right' is for points"):
+        georesolve.sjoin_nearest(left, frame(), how="right", exclusive=True)
+    inside, theirs = (
+        library.sjoin(left, frame(), predicate="intersects", how="right")
+        for library in (georesolve, geopandas)
+    )
+    assert inside["w"].fillna(-1).tolist() == theirs["w"].fillna(-1).tolist()
+    assert inside["w"].notna().sum() == 3
     with pytest.raises(ValueError, match="predicate must be 'dwithin' or 'intersects'"):
         georesolve.sjoin(left, frame(), predicate="touches")
     with pytest.raises(ValueError, match="'intersects' has none"):
@@ -349,3 +355,27 @@ def test_native_geoarrow_that_is_no_shape_is_named():
     spherical = pa.table([pa.array(canada, rings.type)], schema=pa.schema([field]))
     here = {"lat": np.array([49.5]), "lon": np.array([-110.0])}
     assert georesolve.nearest(here, spherical, reference_geometry="g")["distance_m"] > 3e4
+
+
+@pytest.mark.parametrize("k", [1, 3, 40])
+def test_the_nearest_points_of_every_shape(k):
+    """By all pairs of them: the k nearest, all that are as near as the last, in their order."""
+    rng = np.random.default_rng(5)
+    lon, lat = rng.uniform(-15, 15, (2, 30))
+    lon[10:14], lat[10:14] = lon[3], lat[3]
+    left = geopandas.GeoDataFrame(
+        {"w": range(30)}, geometry=geopandas.points_from_xy(lon, lat), crs=4326
+    )
+    right = geopandas.GeoDataFrame({"name": [*NAMES, "-"]}, geometry=[*SHAPES, None], crs=4326)
+    found = georesolve.sjoin_nearest(left, right, how="right", k=k, distance_col="metres")
+    every = georesolve.nearest({"lat": lat, "lon": lon}, right, k=6, on_invalid="null")
+    metres = np.full((30, 6), np.nan)
+    metres[np.arange(30).repeat(6), every["reference"]] = every["distance_m"]
+    expected = []
+    for row, name in enumerate(NAMES):
+        order = np.lexsort((np.arange(30), metres[:, row]))
+        own = order[metres[order, row] <= metres[order, row][min(k, 30) - 1]]
+        expected += [(name, w, metres[w, row]) for w in own.tolist()]
+    told = found[found["name"] != "-"]
+    assert [*zip(told["name"], told["w"], told["metres"], strict=True)] == expected
+    assert found["w"].isna().sum() == 1
