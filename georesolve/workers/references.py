@@ -116,15 +116,16 @@ _columns = _Shelf(memory.columns_bytes)
 
 def pieces(references: Dataset) -> list[Piece]:
     """The ranges of a reference set that are searched one after the other: one, if it fits."""
-    at_once = memory.references_at_once(backend().device)
+    at_once, grain = memory.references_at_once(backend().device), ROW_GROUP
     if references.outlines is not None:
-        at_once = at_once * references.rows // max(1, references.as_points)
+        # A few may take as much as all others.
+        at_once, grain = at_once * references.rows // max(1, references.as_points), 1
     if references.rows <= at_once:
         return [(0, references.rows)]
     # Whole row groups, so that none is decoded twice.
-    groups = -(-references.rows // ROW_GROUP)
-    number = -(-groups // max(1, at_once // ROW_GROUP))
-    size = -(-groups // number) * ROW_GROUP
+    groups = -(-references.rows // grain)
+    number = -(-groups // max(1, at_once // grain))
+    size = -(-groups // number) * grain
     return [
         (start, min(start + size, references.rows)) for start in range(0, references.rows, size)
     ]
@@ -176,7 +177,13 @@ def resident_index(
 
 
 def shape_index(points: Dataset, start: int, stop: int) -> kernels.ShapeIndex:
-    """The index of some rows of lines and polygons, made from their file."""
+    """The index of some rows of lines and polygons, made from their file; raises InvalidInput."""
+    needed = points.as_points * (stop - start) // max(1, points.rows)
+    if needed > (most := memory.references_at_once(backend().device)):
+        raise InvalidInput(
+            f"references: {stop - start} lines and polygons take as much memory as {needed} "
+            f"points, and a worker has room for {most}: give it more, or a larger densify_m"
+        )
     return kernels.ShapeIndex(stop - start, read_shapes(points, start, stop), backend().device)
 
 

@@ -10,7 +10,7 @@ from georesolve import kernels
 from georesolve.kernels.comparisons_cpu import comparisons
 from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.rates import shapes_compared, usually_compared
+from georesolve.workers.rates import QUICKLY_INDEXED, shapes_compared, usually_compared
 from georesolve.workers.references import shape_index
 from georesolve.workers.within import Batch, Within
 
@@ -63,7 +63,8 @@ def sampled(observations: Dataset, references: Dataset, options: MatchOptions) -
     if references.outlines is None:
         index = kernels.build_index(*_degrees(references), copies=True)
     else:
-        index = shape_index(references, 0, min(references.rows, ROW_GROUP))
+        few = QUICKLY_INDEXED * references.rows // max(1, references.as_points)
+        index = shape_index(references, 0, min(references.rows, ROW_GROUP, max(1, few)))
     table = _sampled(observations, options.distance_m)
     lat_deg, lon_deg = (table[name].to_numpy() for name in (observations.lat, observations.lon))
     batch = Batch.of(lat_deg, lon_deg, 0, table, options)

@@ -218,6 +218,16 @@ def test_what_is_refused(service, paths):
     )
     assert kept.json()["invalid_rows"] == 1
 
+    # A megabyte could be as many arcs as no memory holds.
+    long_edges = {"geometry": shapely.to_wkb([shapely.box(-170, 10, 170, 80)] * 2000)}
+    content = parquet(pa.table(long_edges))
+    fine = {"geometry": "geometry", "densify_m": 0.001}
+    refused = service.post("/datasets", content=content, headers=headers, params=fine)
+    assert refused.status_code == 413
+    assert (
+        "and the limit is 268435456: send fewer, or a larger densify_m" in refused.json()["detail"]
+    )
+
     one, other = (register(service, path)["id"] for path in paths)
     as_observations = {"observations": {"dataset": other}, "references": {"dataset": other}}
     refused = service.post("/nearest", json=as_observations)

@@ -6,10 +6,13 @@ from multiprocessing import get_context
 
 import numpy as np
 import pytest
+import shapely
 
 from georesolve import kernels
 from georesolve.workers import index_files
+from georesolve.workers.datasets import Edging
 from georesolve.workers.index_files import IndexFolder, map_index, write_index
+from georesolve.workers.shapes import outline_of, shapes_of
 from tests.conftest import sphere
 
 SET = "5e7" * 21 + "5"
@@ -48,6 +51,23 @@ def test_a_mapped_index_answers_as_the_one_that_was_written(tmp_path, n):
         np.testing.assert_array_equal(mapped.arrays()[name], array)
         # Of another type the kernels would be compiled once more.
         assert mapped.arrays()[name].flags.writeable
+
+
+@pytest.mark.parametrize("edges", ["planar", "spherical"])
+def test_a_mapped_index_of_shapes_answers_alike(tmp_path, edges):
+    lat, lon = (axis[:40] for axis in sphere(50, 1))
+    how, shapes = Edging(edges), shapely.points(lon, lat)
+    shapes[::2] = shapely.box(lon, lat / 2, lon + 1, lat / 2 + 3)[::2]
+    index = kernels.ShapeIndex(40, shapes_of(outline_of(shapes, how), how))
+    write_index(index, tmp_path / "some.index", SET)
+    mapped = map_index(tmp_path / "some.index", SET)
+    assert answers(mapped) == answers(index)
+    reference, distance_m = kernels.nearest(mapped, *OBSERVATIONS)
+    near = [
+        kernels.nearest_points(one, kernels.query.Degrees(*OBSERVATIONS), reference, distance_m)
+        for one in (mapped, index)
+    ]
+    assert np.array_equal(*near)
 
 
 def test_rows_that_are_not_valid_are_in_it(tmp_path):

@@ -137,6 +137,12 @@ class Ingest:
     def _decode(self, source: Source, target: Path) -> Dataset:
         limits = replace(self._limits, written_bytes=max(0, self._disk.left()))
         dataset, digest = decode_in_child(source, target, limits, self._children)
+        if dataset.outlines and dataset.as_points > limits.rows:
+            raise errors.TooLarge(
+                f"{source.file}: its lines and polygons are followed by {dataset.outlines.arcs} "
+                f"arcs, which take as much memory as {dataset.as_points} points, and the limit is "
+                f"{limits.rows}: send fewer, or a larger densify_m"
+            )
         with ThreadPoolExecutor(1, "settle") as beside:
             settled = beside.submit(self._settle, source.path, target)
             dataset = replace(dataset, digest=digest.count(target))
