@@ -23,8 +23,9 @@ from georesolve.workers.result import opened
 from georesolve.workers.search import WrongAnswer, another_search
 from georesolve.workers.within import MADE_PAIRS, Batch, Within, WithinShapes
 
-_VERIFIED_PAIRS = 2**29
-"""Pairs of all points and what a shape is of up to which one is searched again: 0.3 s."""
+_VERIFIED_PAIRS = 2**25
+"""Pairs of all points and what a shape is of up to which some are searched again: all points look
+for these."""
 
 
 def batch_of(job: Job, chunk: Chunk) -> tuple[Batch, Evidence | None]:
