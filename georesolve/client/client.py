@@ -76,6 +76,7 @@ class JobOptions(MatchOptions, total=False):
     """How to match, and where the service is to write the result, if not into its own store."""
 
     output: str | None
+    name: str
     question: Literal["nearest", "within"]
     distance_m: float | str
     once: bool
@@ -90,6 +91,8 @@ class Dataset:
     ----------
     id
         Of this content at the service; `"dataset:<id>"` stands for it, too.
+    name
+        What lists show: the name of its file, or what was said instead.
     names
         Names that stand for it as well: `places` while it is the newest version of that name,
         `places@3` as long as it is kept.
@@ -124,6 +127,7 @@ class Dataset:
     created: str
     expires: str | None
     owner: str | None = None
+    name: str = ""
 
     @classmethod
     def of(cls, info: Mapping[str, Any]) -> Self:
@@ -219,6 +223,12 @@ class AsyncClient:
         ServiceUnreachable
         """
         await self._exchange.ask("DELETE", f"/datasets/{dataset.id}")
+
+    async def rename(self, dataset: Dataset, name: str) -> Dataset:
+        """Change what lists call a registered dataset; raises as `remove` does."""
+        path, body = f"/datasets/{dataset.id}", Document({"name": name})
+        response = await self._exchange.ask("PATCH", path, body=body)
+        return Dataset.of(response.json())
 
     async def nearest(
         self, observations: Any, references: Any, **options: Unpack[MatchOptions]
@@ -472,6 +482,7 @@ class Client:
     register = blocking(AsyncClient.register)
     datasets = blocking(AsyncClient.datasets)
     remove = blocking(AsyncClient.remove)
+    rename = blocking(AsyncClient.rename)
     nearest = blocking(AsyncClient.nearest)
     within = blocking(AsyncClient.within)
 

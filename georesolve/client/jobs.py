@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from georesolve.client.bodies import Document
 from georesolve.client.downloads import download
 from georesolve.client.errors import ServiceError
 from georesolve.client.exchange import Exchange, blocking, logger
@@ -42,6 +43,11 @@ class _Told(ABC):
     def id(self) -> str:
         """Its name at the service."""
         return str(self.info["id"])
+
+    @property
+    def name(self) -> str:
+        """What lists call it: what it was made of, unless its client said."""
+        return str(self.info["name"])
 
     @property
     def status(self) -> str:
@@ -116,6 +122,11 @@ class AsyncJob(_Told):
     async def dismiss(self) -> None:
         """Stop it; remove it with its result when it has ended."""
         self._info = (await self._exchange.ask("DELETE", self._path)).json()
+
+    async def rename(self, name: str) -> None:
+        """Change what lists call it: at first that is what it was made of."""
+        body = Document({"name": name})
+        self._info = (await self._exchange.ask("PATCH", self._path, body=body)).json()
 
     async def report(self) -> dict[str, Any]:
         """What it did: counts by status, timings by stage, devices, versions, checksums."""
@@ -246,6 +257,7 @@ class Job(_Told):
     refresh = blocking(AsyncJob.refresh)
     wait = blocking(AsyncJob.wait)
     dismiss = blocking(AsyncJob.dismiss)
+    rename = blocking(AsyncJob.rename)
     report = blocking(AsyncJob.report)
     parts = blocking(AsyncJob.parts)
     download = blocking(AsyncJob.download)

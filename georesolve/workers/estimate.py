@@ -34,6 +34,8 @@ _RATES: dict[Device, _Rates] = {
     "cpu": _Rates(job=0.06, build=100e-9, read=15e-9, write=80e-9),
     "cuda": _Rates(job=0.05, build=1e-9, read=2e-9, write=12e-9),
 }
+_FIRST_SECONDS = 0.8
+"""What the first job of a worker takes longer, which loads all that it needs: on two cores."""
 _COORDINATES_BYTES = 16
 """Of a row of a dataset: latitude and longitude."""
 _DISTANCE_BYTES = 8
@@ -70,6 +72,10 @@ class Estimate(NamedTuple):
     """For one column of the references."""
     devices: int
     seconds: float
+    seconds_warm: float
+    """Once the references are indexed."""
+    seconds_cold: float
+    """Of the first job of a worker."""
 
 
 def size_of_rows(rows: int) -> Size:
@@ -238,4 +244,6 @@ def estimate(
         column_memory=capacity.column_memory,
         devices=capacity.workers,
         seconds=seconds * capacity.pace,
+        seconds_cold=seconds * capacity.pace + _FIRST_SECONDS,
+        seconds_warm=(seconds - _RATES[device].build * references.rows) * capacity.pace,
     )

@@ -345,16 +345,28 @@ def _pieces(borders: np.ndarray, edges: np.ndarray) -> Iterator[tuple[int, np.nd
             first += int(counts[share == own].sum())
 
 
-def read_matches(manifest: Manifest, rows: np.ndarray, distance_m: np.ndarray) -> pa.Table:
+def read_all_ranks(manifest: Manifest, rows: np.ndarray, k: int) -> pa.Table:
+    """All rows of the observations whose first rows these are; an inner result may have fewer."""
+    behind = np.unique(rows[:, None] + np.arange(k))
+    table = read_matches(manifest, behind[behind < manifest.rows])
+    is_first = np.isin(behind[: table.num_rows], rows)
+    return table.filter(pc.is_in(table["observation"], table["observation"].filter(is_first)))
+
+
+def read_matches(
+    manifest: Manifest, rows: np.ndarray, distance_m: np.ndarray | None = None
+) -> pa.Table:
     """Some rows of a result, which ascend, with all columns; row groups that have one are decoded.
 
-    Distances are given, NaN where there is none, and not decoded: that takes most of the time.
+    Distances that are given, NaN where there is none, are not decoded: that takes most of the time.
     """
     first = manifest.parts[0]
     with manifest.reading(first) as handle:
         schema = opened(handle).schema_arrow
-    known = {DISTANCE: pa.array(distance_m, from_pandas=True)} if DISTANCE in schema.names else {}
-    if not np.isnan(distance_m).any():
+    known = {}
+    if distance_m is not None and DISTANCE in schema.names:
+        known = {DISTANCE: pa.array(distance_m, from_pandas=True)}
+    if distance_m is not None and not np.isnan(distance_m).any():
         known["status"] = pa.array(["matched"] * rows.size, schema.field("status").type)
     names = [name for name in schema.names if name not in known]
 

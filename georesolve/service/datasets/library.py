@@ -131,6 +131,7 @@ class Library:
                 digest=dataset.sha256,
             ),
             seconds=ingested.seconds,
+            name=ingested.name,
         )
         self.store.add_dataset(row, admit)
         try:

@@ -8,14 +8,14 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from georesolve.intake.addresses import is_href
-from georesolve.intake.representations import ARROW, PARQUET
+from georesolve.intake.representations import ARROW, JSON, PARQUET
 from georesolve.service import errors, pools
 from georesolve.service.auth.access import OwnStore, own, part
 from georesolve.service.datasets.library import Library
 from georesolve.service.http import examples, openapi
 from georesolve.service.http.answers import File, file_response
 from georesolve.service.http.bodies import media_type
-from georesolve.service.http.parameters import parameters_of
+from georesolve.service.http.parameters import Renaming, Title, parameters_of
 from georesolve.service.links import Link, base_of, links_of_page
 from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.receiving.models import FeatureCollection, TableParameters
@@ -26,8 +26,10 @@ from georesolve.service.store.names import Condition
 from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.rows import DatasetRow
 from georesolve.service.store.store import Store
+from georesolve.workers.datasets import read_rows
 from georesolve.workers.files import sha256_of
 from georesolve.workers.places import Folder
+from georesolve.workers.result import TableRows
 from georesolve.workers.sources import SourceFiles
 
 router = APIRouter(tags=["datasets"])
@@ -78,10 +80,22 @@ _UPLOAD: dict[str, Any] = {
 }
 
 
+class DatasetParameters(TableParameters):
+    """How to read a dataset, and what to call it."""
+
+    name: Title | None = Field(
+        None, description="what lists show: without it the name of the file; it is no address"
+    )
+
+
 class DatasetInfo(BaseModel):
     """A registered dataset."""
 
     id: str
+    name: str = Field(
+        description="what it is called: the name of the file that it was made of, or what its "
+        "client says"
+    )
     names: list[str] = Field(
         description="what else stands for it: `places` where it is the newest version of that "
         "name, `places@3` as long as it is kept"
@@ -110,8 +124,11 @@ class DatasetInfo(BaseModel):
     def of(cls, row: DatasetRow, names: list[str], owner: str | None) -> "DatasetInfo":
         """What a client is told of a dataset; of its owner, if the client is told, the name."""
         dataset = row.dataset
+        # Of a body that is a file nobody has told a name.
+        name = row.name or next(iter(names), row.id)
         own = {"names": names, "id_column": dataset.id, "sha256": dataset.sha256, "owner": owner}
         own["geometry"] = dataset.outlines and dataset.outlines.column
+        own["name"] = name
         return cls.model_validate(vars(dataset) | vars(row) | own)
 
 
@@ -127,6 +144,8 @@ class DatasetList(BaseModel):
     links: list[Link]
 
 
+_MOST_ROWS = 100
+_ROWS = {"example": [{"id": "Frankfurt", "lat": 50.11, "lon": 8.68}]}
 _ETAG = {"ETag": openapi.header("strong: its sha256")}
 _REGISTERED: openapi.Answers = {
     200: {
@@ -151,7 +170,7 @@ async def register_dataset(
     request: Request,
     response: Response,
     library: OwnLibrary,
-    parameters: Annotated[TableParameters, Query()],
+    parameters: Annotated[DatasetParameters, Query()],
 ) -> DatasetInfo:
     """Register a point set: the body is a file in any input format, or a form with `file`.
 
@@ -177,7 +196,7 @@ async def put_dataset(
     request: Request,
     response: Response,
     library: OwnLibrary,
-    parameters: Annotated[TableParameters, Query()],
+    parameters: Annotated[DatasetParameters, Query()],
 ) -> DatasetInfo:
     """Register a point set as the newest version of a name; the body is as for `POST /datasets`.
 
@@ -203,16 +222,17 @@ async def put_dataset(
 
 
 async def _registered(
-    request: Request, library: Library, parameters: TableParameters
+    request: Request, library: Library, parameters: DatasetParameters
 ) -> tuple[DatasetRow, bool]:
     """The dataset that a request brings, registered, and whether its content is new."""
     ingest: Ingest = request.app.state.ingest
     quotas: Quotas = request.app.state.quotas
     async with ingest.folder() as folder:
         if media_type(request.headers) == "multipart/form-data":
-            form = await receive_form(request, folder.path, ["file"], TableParameters.model_fields)
+            fields = DatasetParameters.model_fields
+            form = await receive_form(request, folder.path, ["file"], fields)
             query = request.query_params.multi_items()
-            parameters = parameters_of(TableParameters, query, form.fields)
+            parameters = parameters_of(DatasetParameters, query, form.fields)
             part = form.parts["file"]
             upload = part if isinstance(part, str) else part._replace(file=part.name or "file")
         else:
@@ -227,6 +247,7 @@ async def _registered(
                 "the part 'file' of the form is a text: send a file, which has a filename in its "
                 "Content-Disposition, or an address such as s3://bucket/folder/*.parquet"
             )
+        ingested = ingested._replace(name=parameters.name or ingested.name)
         admit = quotas.admission(library.store, ingested.size_bytes)
         return await library.store.files(library.register, ingested, admit)
 
@@ -275,6 +296,17 @@ def get_dataset(id: DatasetId, library: OwnLibrary, response: Response) -> Datas
     return _info(library.get(id), library.store, response)
 
 
+@router.patch("/datasets/{id}", summary="Change what a dataset is called")
+@pools.database.handler
+def rename_dataset(
+    id: DatasetId, renaming: Renaming, library: OwnLibrary, response: Response
+) -> DatasetInfo:
+    """Call a dataset something else: lists show it, and its id and `names` stay."""
+    row = library.get(id)
+    library.store.rename_dataset(row.id, renaming.name)
+    return _info(library.get(row.id), library.store, response)
+
+
 @router.get(
     "/datasets/{id}/data.parquet",
     summary="The points of a dataset",
@@ -310,6 +342,38 @@ async def download_dataset(
         return await file_response(store.files, file, request)
     except FileNotFoundError:
         raise errors.NoSuchDataset(f"the dataset {id!r} was removed meanwhile") from None
+
+
+@router.get(
+    "/datasets/{id}/rows",
+    summary="The first rows of a dataset",
+    response_class=Response,
+    responses=openapi.answer_of(
+        {"application/json": {"schema": {"type": "array", "items": {"type": "object"}}, **_ROWS}},
+        "the rows, as objects",
+    ),
+)
+async def get_first_rows(
+    id: DatasetId,
+    library: OwnLibrary,
+    most: Annotated[int, Query(ge=1, le=_MOST_ROWS, description="so many at most")] = 10,
+) -> Response:
+    """The first rows of a dataset with all of its columns, to look at."""
+    store = library.store
+    row = await store.files(library.whole, id)
+
+    def read() -> bytes:
+        names, stop = [*row.dataset.columns], min(most, row.dataset.rows)
+        table = read_rows(row.dataset.file, 0, stop, names)
+        assert JSON.pieces is not None, "it is no Parquet"
+        # Rows as they stand have no geometry that other sets would have to give.
+        return b"".join(JSON.pieces(TableRows(table), lambda role: row.dataset))
+
+    if row.dataset.lies_elsewhere:
+        content = await pools.remote(store.owner or "", read)
+    else:
+        content = await pools.disk(read)
+    return Response(content, media_type="application/json")
 
 
 @router.delete("/datasets/{id}", summary="Remove a dataset", status_code=204)

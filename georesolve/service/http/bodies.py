@@ -16,7 +16,7 @@ from georesolve.service.disk import LOOK_BYTES, Disk
 from georesolve.service.links import own_path
 from georesolve.service.settings import Settings
 
-WITH_BODY = ("POST", "PUT")
+WITH_BODY = ("POST", "PUT", "PATCH")
 _GZIP = ("gzip", "x-gzip")
 _PIECE_BYTES = 1 << 20
 _DIGESTS = {"sha-256": hashlib.sha256, "sha-512": hashlib.sha512}

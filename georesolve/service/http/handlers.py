@@ -78,7 +78,7 @@ def _allowed(request: Request) -> list[str]:
     """The methods that the path of a request takes."""
     taken = [
         method
-        for method in ("GET", "POST", "PUT", "DELETE")
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
         if any(
             route.matches({**request.scope, "method": method})[0] == Match.FULL
             for route in request.app.router.routes

@@ -4,9 +4,10 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from fastapi import Body
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from starlette.requests import HTTPConnection
 
@@ -16,6 +17,8 @@ from georesolve.service.errors import InvalidRequest, Problem, invalid_request, 
 from georesolve.workers.jobs import MatchOptions
 
 _UNKNOWN_SHOWN = 10
+LONGEST_TITLE = 200
+"""Characters that a dataset or a job may be called."""
 LISTS = frozenset(one.name for one in fields(MatchOptions) if isinstance(one.default, tuple))
 """Options that may be given several times."""
 _QUERY_LISTS = LISTS | {"processID", "status", "type"}
@@ -68,6 +71,26 @@ def _unknown(name: str, known: list[str]) -> InitErrorDetails:
         {"meant": meant(name, known), "known": ", ".join(known)},
     )
     return InitErrorDetails(type=error, loc=(name,), input=None)
+
+
+def _shown(title: str) -> str:
+    if not title.isprintable() or not title.strip():
+        raise PydanticCustomError("title", "give characters that a screen shows")
+    return title
+
+
+Title = Annotated[str, Field(min_length=1, max_length=LONGEST_TITLE), AfterValidator(_shown)]
+"""What a dataset or a job is called before people."""
+
+
+class NewName(Parameters):
+    """What something is called from now on."""
+
+    name: Title = Field(description="what lists show")
+
+
+_EXAMPLE = {"a name": {"value": {"name": "airports and places, checked"}}}
+Renaming = Annotated[NewName, Body(openapi_examples=_EXAMPLE)]
 
 
 P = TypeVar("P", bound=Parameters)

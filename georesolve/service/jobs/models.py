@@ -14,6 +14,7 @@ class StatusInfo(BaseModel):
 
     jobID: str
     id: str
+    name: str = Field(description="what it was made of, or what its client calls it")
     processID: ProcessId
     type: Literal["process"] = "process"
     status: JobStatus

@@ -12,6 +12,7 @@ from georesolve.service import errors, pools
 from georesolve.service.auth.access import OwnStore, own, part
 from georesolve.service.datasets.library import Library
 from georesolve.service.http import examples
+from georesolve.service.http.parameters import Renaming
 from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.jobs.endings import dismiss
 from georesolve.service.jobs.models import JobList, Report, StatusInfo
@@ -91,6 +92,24 @@ async def get_report(job: Job) -> Report:
             "one comes with its result"
         )
     return Report(**job.report)
+
+
+@router.patch(
+    "/jobs/{id}",
+    operation_id="renameJob",
+    summary="Change the name of a job",
+    response_model_exclude_none=True,
+)
+@pools.database.handler
+def rename_job(
+    id: JobId, renaming: Renaming, request: Request, store: OwnStore, cluster: SharedCluster
+) -> StatusInfo:
+    """Call a job something else than what it was made of."""
+    job_of(store, id)
+    store.rename_job(id, renaming.name)
+    row = job_of(store, id)
+    owner = store.owners().get(row.owner)
+    return StatusInfo.of(row, base_of(request), cluster.waiting, owner)
 
 
 @router.delete(

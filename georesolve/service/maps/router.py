@@ -23,7 +23,7 @@ from georesolve.service.store.rows import JobRow
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.distances import PERCENTS
 from georesolve.workers.manifest import Manifest
-from georesolve.workers.map_files import MOST_ZOOM, read_matches
+from georesolve.workers.map_files import MOST_ZOOM, read_all_ranks, read_matches
 from georesolve.workers.map_shapes import View, shapes_in
 from georesolve.workers.result import TableRows
 from georesolve.workers.sources import SourceFailed
@@ -316,7 +316,14 @@ async def get_tile(map: JobMap, tile: TileOfPath, request: Request) -> Response:
     openapi_extra=openapi.IF_NONE_MATCH,
 )
 async def get_tile_features(
-    map: JobMap, tile: TileOfPath, request: Request, most: Most = MOST_FEATURES
+    map: JobMap,
+    tile: TileOfPath,
+    request: Request,
+    most: Most = MOST_FEATURES,
+    ranks: Annotated[
+        Literal["first", "all"],
+        Query(description="all: a line to each of `k` references, and not to the nearest alone"),
+    ] = "first",
 ) -> Response:
     """The observations of a tile with the columns of the result, where these are `most` or fewer.
 
@@ -330,7 +337,11 @@ async def get_tile_features(
         count = drawn.map.count(*tile)
         found: list[str] = []
         if 0 < count <= most:
-            table = read_matches(manifest, *drawn.map.rows_of(*tile))
+            rows, distances = drawn.map.rows_of(*tile)
+            if ranks == "all" and map.job.options.ranks > 1:
+                table = read_all_ranks(manifest, rows, map.job.options.ranks)
+            else:
+                table = read_matches(manifest, rows, distances)
             sets = partial(map.results.set_of, map.job)
             own = {False: table}
             # A result says where lines and polygons are nearest if it was asked to.

@@ -22,6 +22,7 @@ from georesolve.intake.sources import Source, Table, format_of
 from georesolve.service import errors, pools
 from georesolve.service.clock import is_id, new_id
 from georesolve.service.disk import Disk, is_locked, locked
+from georesolve.service.http.parameters import LONGEST_TITLE
 from georesolve.service.receiving.decoders import decode_in_child, open_decoders
 from georesolve.service.receiving.decoding import Limits
 from georesolve.service.receiving.uploads import Upload
@@ -39,10 +40,14 @@ _CONVERTED_AT_A_TIME = 2
 
 
 class Ingested(NamedTuple):
-    """A dataset just made, in a folder that goes unless it is kept; seconds by stage."""
+    """A dataset just made, in a folder that goes unless it is kept; seconds by stage.
+
+    Its `name` is that of the file, empty where there is none.
+    """
 
     dataset: Dataset
     seconds: dict[str, float]
+    name: str = ""
 
     @property
     def size_bytes(self) -> int:
@@ -132,7 +137,7 @@ class Ingest:
         target = folder / f"{uuid.uuid4().hex}.parquet"
         dataset = await self._decoders(owner, self._decode, source, target)
         seconds = {"receive": upload.seconds, "decode": time.perf_counter() - start}
-        return Ingested(dataset, seconds)
+        return Ingested(dataset, seconds, plain_name(upload.name or ""))
 
     def _decode(self, source: Source, target: Path) -> Dataset:
         limits = replace(self._limits, written_bytes=max(0, self._disk.left()))
@@ -159,7 +164,7 @@ class Ingest:
         """Make a dataset of files that stay where they are; blocks while their footers are read."""
         start = time.perf_counter()
         dataset = self._sources.dataset(href, reading, file)
-        return Ingested(dataset, {"decode": time.perf_counter() - start})
+        return Ingested(dataset, {"decode": time.perf_counter() - start}, href[:LONGEST_TITLE])
 
     def from_arrays(
         self, arrays: dict[str, list[Any]], reading: Reading, pointer: str, by_row: bool = False
@@ -194,6 +199,12 @@ class Ingest:
         reading = reading._replace(lat=columns.lat, lon=columns.lon)
         dataset = canonicalise(table, reading, pointer, None, self._limits)
         return Ingested(dataset, {"decode": time.perf_counter() - start})
+
+
+def plain_name(given: str) -> str:
+    """What a file is called, without the folders that it lies in and what no screen shows."""
+    shown = "".join(filter(str.isprintable, given.replace("\\", "/"))).strip("/ ")
+    return shown.rpartition("/")[2][:LONGEST_TITLE]
 
 
 def _numbers(values: list[Any], name: str, place: Place) -> pa.Array:

@@ -52,6 +52,12 @@ class EstimateInfo(BaseModel):
     )
     devices: int = Field(description="how many work on it")
     seconds: float = Field(description="from a free place to the result")
+    seconds_warm: float = Field(
+        description="the same where the workers have indexed the references before"
+    )
+    seconds_cold: float = Field(
+        description="the same of the first job after the workers have started"
+    )
     fits: bool = Field(description="whether memory, disk and the limits of the service allow it")
     obstacles: list[str] = Field(description="what does not fit, with both numbers")
 

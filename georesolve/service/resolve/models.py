@@ -29,7 +29,7 @@ from georesolve.intake.errors import InvalidOption
 from georesolve.intake.representations import FORMATS, LINES
 from georesolve.options import Options, WithinOptions
 from georesolve.service import errors
-from georesolve.service.http.parameters import LISTS, Parameters
+from georesolve.service.http.parameters import LISTS, Parameters, Title
 from georesolve.service.receiving.models import ColumnName, FeatureCollection, TableParameters
 from georesolve.service.receiving.uploads import Upload
 from georesolve.service.store.names import FORM
@@ -325,7 +325,11 @@ class MatchParameters(TableParameters):
 
 
 class JobParameters(MatchParameters):
-    """How to match, and where the result of a job is written."""
+    """How to match, where the result of a job is written, and what the job is called."""
+
+    name: Title | None = Field(
+        None, description="what the job is called, if one is made: else what it is made of"
+    )
 
     output: str | None = Field(
         None,
@@ -415,6 +419,7 @@ class MatchExecution(Parameters):
         None, description="where the parts of the result are written, instead of being kept here"
     )
     response: Literal["raw", "document"] = "raw"
+    name: Title | None = Field(None, description="what the job is called: else what it is made of")
 
     def delivery(self) -> Delivery:
         """How the result is wanted."""

@@ -20,7 +20,7 @@ from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.resolve.context import Service
 from georesolve.service.resolve.models import ROLES
 from georesolve.service.resolve.requests import Terms
-from georesolve.service.resolve.sets import Asked, bytes_of_sets, sizes_of
+from georesolve.service.resolve.sets import Asked, bytes_of_sets, sizes_of, title_of
 from georesolve.service.results.response import format_of
 from georesolve.service.store.rows import DatasetRow, Delivery, JobRow, Repeat
 from georesolve.service.store.store import Store
@@ -319,7 +319,8 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
         )
         observations, references = kept
         id = service.store.add_job(
-            observations, references, options, delivery, repeat, size_bytes, admit
+            *(observations, references, options, delivery, repeat, size_bytes, admit),
+            name=title_of(asked),
         )
         if id is None:
             raise errors.NoSuchDataset(

@@ -50,6 +50,7 @@ class Asked(NamedTuple):
     options: MatchOptions
     on_invalid: OnInvalid
     delivery: Delivery | None = None
+    name: str | None = None
 
     @property
     def sets(self) -> tuple[PointSet, PointSet]:
@@ -60,6 +61,25 @@ class Asked(NamedTuple):
     def datasets(self) -> tuple[Dataset, Dataset]:
         """What both sets hold."""
         return self.observations.dataset, self.references.dataset
+
+
+def title_of(asked: Asked) -> str:
+    """What a job is called: `airports.csv x places.parquet, k = 3`, unless its client says."""
+    if asked.name:
+        return asked.name
+    options = asked.options
+    sets = options.in_order(*asked.sets)
+    rows = [one.dataset.rows for one in sets]
+    plain = ["1 row" if n == 1 else f"{n} rows" for n in rows]
+    names = [one.name[:80] or other for one, other in zip(sets, plain, strict=True)]
+    distance = options.distance_m
+    if options.question == "nearest":
+        asks = f"k = {options.k}"
+        distance = options.max_distance_m
+    else:
+        asks = f"one count a {options.summary_by}" if options.summary else "all"
+    metres = f"{distance:,.15g} m".replace(",", " ") if isinstance(distance, float) else distance
+    return f"{names[0]} x {names[1]}, {asks}{f', within {metres}' if metres else ''}"
 
 
 def _check(asked: Asked, inputs: MatchInputs) -> None:

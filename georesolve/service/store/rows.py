@@ -43,6 +43,7 @@ class DatasetRow:
     size_bytes: int
     dataset: Dataset
     seconds: dict[str, float]
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class JobState:
 
     id: str
     owner: str
+    name: str
     process: ProcessId
     status: JobStatus
     created: str

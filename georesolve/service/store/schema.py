@@ -36,6 +36,8 @@ kept = sa.Table(
     # lately that a worker may still write; `whole`; `going`: its bytes are being removed.
     sa.Column("state", sa.String, nullable=False),
     sa.Column("size_bytes", sa.BigInteger, nullable=False, server_default="0"),
+    # What a set is called before people; it stands for nothing, as `names` do.
+    sa.Column("name", sa.String, nullable=False, server_default=""),
     sa.Column("created", sa.String, nullable=False),
     # From when on the sweeper sees to it; null while its job is live, and for ever.
     sa.Column("expires", sa.String, index=True),
@@ -86,6 +88,7 @@ jobs = sa.Table(
     metadata,
     sa.Column("id", sa.String, primary_key=True),
     sa.Column("owner", sa.String, nullable=False, server_default=""),
+    sa.Column("name", sa.String, nullable=False, server_default=""),
     sa.Column("process", sa.String, nullable=False, server_default="nearest"),
     sa.Column("status", sa.String, nullable=False, index=True),
     # The id of the request that made it, for the log.

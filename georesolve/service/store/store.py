@@ -243,6 +243,11 @@ class Store(Queries):
     def _dataset(self, row: sa.RowMapping) -> DatasetRow:
         return dataset_row(row, self.dataset_file(row["id"]))
 
+    def rename_dataset(self, id: str, name: str) -> None:
+        """Call a registered dataset something else."""
+        query = kept.update().where((kept.c.id == id) & is_registered & self._seen(kept))
+        self._change(query.values(name=name))
+
     def prolong_dataset(self, id: str, expires: str | None) -> bool:
         """Let a registered dataset expire later, the newest of a name never; False if gone."""
         query = kept.update().where((kept.c.id == id) & is_registered & self._own(kept))
@@ -316,6 +321,7 @@ class Store(Queries):
         repeat: Repeat | None = None,
         size_bytes: int = 0,
         admit: Admission = admit_any,
+        name: str = "",
     ) -> str | None:
         """Accept a job that will take some bytes, unless a set was removed; returns its id.
 
@@ -329,6 +335,7 @@ class Store(Queries):
             "rows": observations.dataset.rows,
             "id": id,
             "owner": owner,
+            "name": name,
             "status": "accepted",
             "request": subject("request_id"),
             "created": time,
@@ -385,6 +392,10 @@ class Store(Queries):
             return None
         row = self._first(sa.select(*_ROW).where((jobs.c.id == id) & self._seen(jobs)))
         return JOB.validate_python({**row}) if row else None
+
+    def rename_job(self, id: str, name: str) -> None:
+        """Call a job something else."""
+        self._change(jobs.update().where((jobs.c.id == id) & self._seen(jobs)).values(name=name))
 
     def jobs(self, asked: JobQuery) -> list[JobState]:
         """A page of jobs, and one more when there is another page."""

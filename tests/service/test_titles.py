@@ -1,0 +1,110 @@
+"""What datasets and jobs are called: what they were made of, until somebody says otherwise."""
+
+import json
+
+import pytest
+
+from georesolve.client import Client
+
+CSV = b"id,lat,lon\na,1,2\nb,3,4\n"
+
+
+def registered(service, name, content=CSV, **query):
+    files = {"file": (name, content, "text/csv")}
+    return service.post("/datasets", files=files, params=query).raise_for_status().json()
+
+
+def job_of(service, **sent):
+    headers = {"Prefer": "respond-async"}
+    answer = service.post("/resolve", headers=headers, **sent).raise_for_status()
+    return service.get(answer.headers["location"]).json()
+
+
+def test_a_dataset_is_called_as_its_file_and_renamed(service):
+    content = CSV + b"c,5,6\n"
+    made = registered(service, "Städte 2026.csv", content)
+    assert made["name"] == "Städte 2026.csv"
+    address = f"/datasets/{made['id']}"
+    # The same content keeps what it is called.
+    assert registered(service, "copy.csv", content)["name"] == "Städte 2026.csv"
+    renamed = service.patch(address, json={"name": "Cities, 2026"})
+    assert (renamed.json()["name"], renamed.json()["id"]) == ("Cities, 2026", made["id"])
+    assert service.get(address).json()["name"] == "Cities, 2026"
+    listed = {one["id"]: one["name"] for one in service.get("/datasets").json()["datasets"]}
+    assert listed[made["id"]] == "Cities, 2026"
+    # It is no address.
+    assert service.get("/datasets/Cities, 2026").status_code == 404
+    service.delete(address)
+    assert service.patch(address, json={"name": "gone"}).status_code == 404
+
+
+def test_a_body_that_is_a_file_says_its_name(service):
+    headers = {"Content-Type": "text/csv"}
+    for name, content in (("sites.csv", b"lat,lon\n1,7\n"), (None, b"lat,lon\n1,8\n")):
+        query = {"name": name} if name else {}
+        made = service.post("/datasets", params=query, content=content, headers=headers).json()
+        assert made["name"] == (name or made["id"])
+        service.delete(f"/datasets/{made['id']}")
+
+
+@pytest.mark.parametrize(
+    ("options", "called"),
+    [
+        ({"k": 2}, "a.csv x b.csv, k = 2"),
+        ({"max_distance_m": 50_000}, "a.csv x b.csv, k = 1, within 50 000 m"),
+        ({"question": "within", "distance_m": 12.5}, "a.csv x b.csv, all, within 12.5 m"),
+        (
+            {
+                "question": "within",
+                "distance_m": 1000,
+                "summary": json.dumps({"count": True}),
+                "summary_by": "reference",
+            },
+            "a.csv x b.csv, one count a reference, within 1 000 m",
+        ),
+        ({"name": "mine"}, "mine"),
+    ],
+)
+def test_a_job_is_called_by_what_it_was_made_of(service, options, called):
+    # The folders that a browser may send are not shown.
+    files = {"observations": ("C:\\maps\\a.csv", CSV), "references": ("b.csv", CSV)}
+    job = job_of(service, files=files, data={key: str(one) for key, one in options.items()})
+    assert job["name"] == called
+    address = f"/jobs/{job['id']}"
+    assert service.patch(address, json={"name": "better"}).json()["name"] == "better"
+    assert service.get("/jobs").json()["jobs"][0]["name"] == "better"
+
+
+def test_sets_without_a_file_are_called_by_their_rows(service):
+    inputs = {"observations": {"lat": [1.0], "lon": [2.0]}, "references": "dataset:none"}
+    inputs["references"] = inputs["observations"]
+    headers = {"Prefer": "respond-async"}
+    for name in ({}, {"name": "by hand"}):
+        body = {"inputs": inputs, **name}
+        job = service.post("/processes/nearest/execution", json=body, headers=headers).json()
+        assert job["name"] == name.get("name", "1 row x 1 row, k = 1")
+
+
+@pytest.mark.parametrize("wrong", ["", " ", "a\nb", "x" * 201, 5])
+def test_what_nothing_can_be_called(service, wrong):
+    made = registered(service, "c.csv")
+    refused = service.patch(f"/datasets/{made['id']}", json={"name": wrong})
+    assert refused.status_code == 400
+    assert refused.json()["errors"][0]["pointer"] == "/body/name"
+
+
+def test_the_client_renames(service, tmp_path):
+    path = tmp_path / "towns.csv"
+    path.write_bytes(CSV + b"d,7,8\n")
+    with Client(str(service.base_url)) as client:
+        towns = client.register(path)
+        assert towns.name == "towns.csv"
+        assert client.rename(towns, "Towns").name == "Towns"
+        job = client.submit(path, towns, k=2)
+        assert job.name == "towns.csv x Towns, k = 2"
+        job.rename("again")
+        job.refresh()
+        assert job.name == "again"
+        job.wait()
+        assert client.submit(path, towns, name="said").name == "said"
+        job.dismiss()
