@@ -245,5 +245,5 @@ def estimate(
         devices=capacity.workers,
         seconds=seconds * capacity.pace,
         seconds_cold=seconds * capacity.pace + _FIRST_SECONDS,
-        seconds_warm=(seconds - _RATES[device].build * references.rows) * capacity.pace,
+        seconds_warm=(seconds - _RATES[device].build * rows[1]) * capacity.pace,
     )

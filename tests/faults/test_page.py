@@ -99,8 +99,11 @@ def test_the_samples_are_matched(page, pictures):
     refuse_barriers(page)
     page.get_by_role("button", name="Match").click()
     page.wait_for_url(re.compile(r"\?job="))
-    expect(page.get_by_text("rows, ").first).to_be_visible()
+    expect(
+        page.get_by_role("heading", name="airports.parquet x places.parquet, k = 1")
+    ).to_be_visible()
     expect(page.get_by_role("heading", name="Rows by status")).to_be_visible()
+    expect(page.get_by_role("region", name="first rows of the result")).to_contain_text("00AA")
     with page.expect_download() as download:
         page.get_by_role("link", name="CSV").click()
     lines = download.value.path().read_text().splitlines()
@@ -109,10 +112,28 @@ def test_the_samples_are_matched(page, pictures):
     look_at_the_map(page, pictures)
     page.screenshot(path=pictures / "job.png", full_page=True)
     refuse_barriers(page)
-    id = page.url.partition("?job=")[2]
+    page.get_by_role("button", name="rename").click()
+    page.get_by_label("name", exact=True).fill("Airports and towns")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("heading", name="Airports and towns")).to_be_visible()
     page.get_by_role("link", name="Jobs").click()
-    expect(page.get_by_role("link", name=id)).to_be_visible()
+    expect(page.get_by_role("link", name="Airports and towns")).to_be_visible()
     refuse_barriers(page)
+
+
+def test_a_dataset_is_looked_at_and_deleted(page, service):
+    made = service.post("/datasets", files={"file": ("spare.csv", POINTS + b"c,5,6\n")}).json()
+    page.goto("/?datasets")
+    page.get_by_role("link", name="spare.csv").click()
+    expect(page.get_by_role("region", name="first rows of the dataset")).to_contain_text("c")
+    refuse_barriers(page)
+    page.get_by_role("link", name="Match as references").click()
+    expect(page.get_by_role("group", name="References")).to_contain_text("spare.csv")
+    page.get_by_role("link", name="Datasets").click()
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="delete spare.csv").click()
+    expect(page.get_by_role("link", name="spare.csv")).to_have_count(0)
+    assert service.get(f"/datasets/{made['id']}").status_code == 404
 
 
 def look_at_the_map(page, pictures):
@@ -146,7 +167,7 @@ def look_at_the_map(page, pictures):
         and box["y"] + 80 < found["y"] < box["y"] + box["height"] - 60
     ]
     page.mouse.move(*inside[0])
-    expect(place.locator(".leaflet-tooltip")).to_contain_text(re.compile(r"\w+ → \d+: [\d.]+ k?m"))
+    expect(place.locator(".leaflet-tooltip")).to_contain_text(re.compile(r"\w+ → .+: [\d.]+ k?m"))
     place.screenshot(path=pictures / "lines.png")
 
 
@@ -172,16 +193,14 @@ def put(page, legend, name, content):
 POINTS = b"place,lat,lon\na,1,2\nb,3,4\n"
 
 
-@pytest.mark.parametrize(
-    ("label", "typed"), [("Largest distance in metres", "5000"), ("Latitude", "lat")]
-)
+@pytest.mark.parametrize(("label", "typed"), [("Not farther than", "5"), ("Latitude", "lat")])
 @pytest.mark.parametrize("way", ["click", "Enter"])
 def test_what_was_typed_last_takes_no_second_click(page, label, typed, way):
     page.goto("/?match")
     for legend in ("Observations", "References"):
         expect(put(page, legend, "points.csv", POINTS)).to_contain_text("extent")
     expect(page.get_by_text("about")).to_be_visible()
-    for closed in page.get_by_text("Names of columns").all():
+    for closed in page.get_by_text("Columns, layer, CRS").all():
         closed.click()
     page.get_by_label(label).first.click()
     page.keyboard.type(typed)
@@ -194,8 +213,8 @@ def test_what_was_typed_last_takes_no_second_click(page, label, typed, way):
         page.mouse.up()
     page.wait_for_url(re.compile(r"\?job="))
     expect(page.get_by_text("successful", exact=True)).to_be_visible()
-    if typed == "5000":
-        expect(page.get_by_text("5000", exact=True)).to_be_visible()
+    if typed == "5":
+        expect(page.get_by_role("heading", name="within 5 km")).to_be_visible()
 
 
 def with_points(page):
@@ -213,8 +232,10 @@ def test_a_button_that_is_pressed_for_long_stays_under_the_pointer(chromium, ser
         distance = with_points(page).locator("input[name=max_distance_m]")
         distance.fill("-5")
         page.keyboard.press("Tab")
-        expect(distance.locator("xpath=..").get_by_role("alert")).to_contain_text("greater than")
-        distance.fill("5000")
+        label = page.locator("label", has=distance)
+        expect(label.get_by_role("alert")).to_contain_text("greater than")
+        expect(page.get_by_role("alert")).to_have_count(1)
+        distance.fill("5")
         with page.expect_response("**/estimate"):
             page.get_by_role("button", name="Match").hover()
             page.mouse.down()
@@ -227,6 +248,7 @@ def test_a_button_that_is_pressed_for_long_stays_under_the_pointer(chromium, ser
 def ask_within(page, metres, result):
     """Choose the question, the distance and what the result is."""
     page.locator("select[name=question]").select_option("within")
+    page.get_by_role("group", name="Question").get_by_label("unit").last.select_option("m")
     page.locator("input[name=distance_m]").fill(metres)
     page.locator("select[name=summary]").select_option(result)
 
@@ -240,11 +262,11 @@ def test_pairs_within_a_distance(page, pictures):
     ask_within(page, "400000", "pairs, nearest first")
     page.keyboard.press("Tab")
     expect(page.get_by_text("4 rows (from a sample")).to_be_visible()
-    page.locator("select[name=once]").select_option("yes")
+    page.get_by_text("More options").click()
+    page.get_by_label("Each pair once").check()
     expect(page.get_by_text("1 row (from a sample")).to_be_visible()
     page.screenshot(path=pictures / "within.png", full_page=True)
     refuse_barriers(page)
-    page.keyboard.press("Tab")
     with page.expect_request("**/processes/within/execution") as sent:
         page.get_by_role("button", name="Match").click()
     inputs = sent.value.post_data_json["inputs"]
@@ -253,6 +275,7 @@ def test_pairs_within_a_distance(page, pictures):
     expect(page.get_by_text("1 pair in these tiles")).to_be_visible()
     place = page.get_by_role("region", name="map of the result")
     expect(place.locator("path.join")).to_have_count(1)
+    page.get_by_text("From a program").click()
     expect(page.get_by_text("median(distance_m)")).to_be_visible()
     expect(page.get_by_role("link", name="GeoJSON lines")).to_be_visible()
     page.screenshot(path=pictures / "pairs.png", full_page=True)
@@ -275,6 +298,7 @@ def test_counts_within_a_distance(page, service, pictures, by):
     expect(legend.get_by_role("listitem")).to_have_text(["0", "1", "2", "3 or more"])
     expect(page.get_by_text(f"greatest count of the {by}s in a pixel")).to_be_visible()
     expect(page.get_by_role("img", name="histogram of counts")).to_be_visible()
+    page.get_by_text("From a program").click()
     expect(page.get_by_text('max("count")')).to_be_visible()
     expect(page.get_by_role("link", name="GeoJSON lines")).to_have_count(0)
     expect(page.get_by_text(f"10 {by}s in these tiles: point at one")).to_be_visible()
@@ -297,7 +321,7 @@ def test_what_is_wrong_with_a_distance_stands_beside_it(chromium, service):
     for page in opened(chromium, service, refusal=400):
         ask_within(with_points(page), "-5", "pairs, nearest first")
         label = page.locator("label", has=page.locator("input[name=distance_m]"))
-        expect(label.get_by_role("alert")).to_contain_text("must be a finite number of metres")
+        expect(label.get_by_role("alert")).to_contain_text("greater than")
 
 
 def test_a_match_without_sets_says_what_is_missing(page):
@@ -355,7 +379,8 @@ def test_a_job_is_cancelled(page, service, long_job):
         panel = page.get_by_role("group", name=legend)
         panel.locator("input[type=file]").set_input_files(file)
         expect(panel).to_contain_text("extent")
-    page.get_by_label("Algorithm").select_option(options["algorithm"])
+    page.get_by_text("More options").click()
+    page.get_by_label("How to search").select_option(options["algorithm"])
     page.get_by_role("button", name="Match").click()
     page.wait_for_url(re.compile(r"\?job="))
     page.get_by_role("button", name="Cancel").click()
@@ -371,7 +396,7 @@ def test_the_cluster(page, pictures):
     refuse_barriers(page)
 
 
-@pytest.mark.parametrize("address", ["/?match", "/?jobs", "/?cluster"])
+@pytest.mark.parametrize("address", ["/?match", "/?jobs", "/?datasets", "/?cluster"])
 def test_on_a_phone_in_the_dark(chromium, service, address):
     for page in opened(chromium, service, viewport=PHONE, color_scheme="dark"):
         page.goto(address)
@@ -419,7 +444,8 @@ def test_the_edges_of_the_world_with_the_keyboard(chromium, service, pictures):
         widths = [one.bounding_box()["width"] for one in place.locator("path.join").all()]
         assert sorted(widths) == pytest.approx([0.2 * pixels, 1.8 * pixels], abs=4)
         shown = [one.get_attribute("src") for one in place.locator("img.leaflet-tile").all()]
-        assert {one.split("/")[-2] for one in shown if "/tiles/3/" in one} >= {"7", "0"}
+        # A pixel of a tile is two of the map.
+        assert {one.split("/")[-2] for one in shown if "/tiles/2/" in one} >= {"3", "0"}
         place.locator("path.unmatched").first.hover()
         expect(place.locator(".leaflet-tooltip")).to_have_text("alone: beyond max distance")
         place.screenshot(path=pictures / "antimeridian.png")

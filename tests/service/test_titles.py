@@ -51,7 +51,7 @@ def test_a_body_that_is_a_file_says_its_name(service):
     ("options", "called"),
     [
         ({"k": 2}, "a.csv x b.csv, k = 2"),
-        ({"max_distance_m": 50_000}, "a.csv x b.csv, k = 1, within 50 000 m"),
+        ({"max_distance_m": 50_000}, "a.csv x b.csv, k = 1, within 50 km"),
         ({"question": "within", "distance_m": 12.5}, "a.csv x b.csv, all, within 12.5 m"),
         (
             {
@@ -60,7 +60,7 @@ def test_a_body_that_is_a_file_says_its_name(service):
                 "summary": json.dumps({"count": True}),
                 "summary_by": "reference",
             },
-            "a.csv x b.csv, one count a reference, within 1 000 m",
+            "a.csv x b.csv, one count a reference, within 1 km",
         ),
         ({"name": "mine"}, "mine"),
     ],

@@ -78,8 +78,9 @@ def title_of(asked: Asked) -> str:
         distance = options.max_distance_m
     else:
         asks = f"one count a {options.summary_by}" if options.summary else "all"
-    metres = f"{distance:,.15g} m".replace(",", " ") if isinstance(distance, float) else distance
-    return f"{names[0]} x {names[1]}, {asks}{f', within {metres}' if metres else ''}"
+    if isinstance(distance, float):
+        distance = f"{distance / 1000:.15g} km" if distance >= 1000 else f"{distance:.15g} m"
+    return f"{names[0]} x {names[1]}, {asks}{f', within {distance}' if distance else ''}"
 
 
 def _check(asked: Asked, inputs: MatchInputs) -> None:

@@ -50,6 +50,21 @@ export async function post(path, body, headers = {}, options = {}) {
   return (await answerOf(path, { method: "POST", headers, body: JSON.stringify(body), ...options })).json();
 }
 
+export const patch = (path, body) => post(path, body, {}, { method: "PATCH" });
+
+// The first rows of the result of a job: its JSON has a row a line, and what comes behind is not read.
+export async function rowsOfResult(address, most) {
+  const reader = (await answerOf(`${address}/results/matches.json`)).body.getReader();
+  const decoder = new TextDecoder();
+  let text = "";
+  for (let piece = await reader.read(); !piece.done && text.split("\n").length < most + 3; piece = await reader.read()) {
+    text += decoder.decode(piece.value, { stream: true });
+  }
+  await reader.cancel();
+  const lines = text.split("\n").slice(1, most + 1).map((line) => line.replace(/,$/, ""));
+  return lines.filter((line) => line.startsWith("{") && line.endsWith("}")).map((line) => JSON.parse(line));
+}
+
 // Health is told with 503, too, when the service cannot work.
 export async function health() {
   try {

@@ -8,7 +8,7 @@ export function element(name, properties = {}, ...children) {
     else if (key === "value" || key === "checked" || key === "disabled") one[key] = value;
     else one.setAttribute(key, value === true ? "" : value);
   }
-  one.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  one.append(...children.flat(2).filter((child) => child !== null && child !== undefined));
   return one;
 }
 
@@ -16,7 +16,7 @@ export function table(headings, rows, about = {}) {
   const cell = (name) => (value, at) =>
     element(
       name,
-      { class: about.numbers?.includes(at) && "number", scope: name === "th" && "col" },
+      { class: about.numbers?.includes(at) && "number", scope: name === "th" && "col", title: typeof value === "string" && value.length > 24 ? value : null },
       value ?? "",
     );
   return element(
@@ -29,6 +29,19 @@ export function table(headings, rows, about = {}) {
       element("tbody", {}, rows.map((row) => element("tr", {}, row.map(cell("td"))))),
     ),
   );
+}
+
+// Rows as objects; `roles` are words beside the names of some columns.
+export function rowsTable(rows, label, roles = {}) {
+  const names = Object.keys(rows[0] ?? {});
+  const numbers = [...names.keys()].filter((at) => rows.some((row) => typeof row[names[at]] === "number"));
+  // As many digits as a person reads: of degrees to 10 cm, of metres to a millimetre.
+  const text = (value, name) => {
+    if (typeof value === "number") return String(Number(value.toFixed(/_m$/.test(name) ? 3 : 6)));
+    return value === null || typeof value !== "object" ? String(value ?? "–") : JSON.stringify(value);
+  };
+  const headings = names.map((name) => (roles[name] ? element("span", {}, name, element("small", {}, ` ${roles[name]}`)) : name));
+  return table(headings, rows.map((row) => names.map((name) => text(row[name], name))), { class: "preview", numbers, label });
 }
 
 export function definitions(pairs) {
@@ -46,22 +59,43 @@ export function choice(value, options, properties = {}) {
   return select;
 }
 
+export function folded(title, ...children) {
+  return element("details", { class: "card" }, element("summary", {}, title), ...children);
+}
+
+// A heading that names something, and a button to change the name.
+export function named(name, rename) {
+  const heading = element("h1", {}, name);
+  const change = element("button", { type: "button", class: "quiet", "aria-label": `rename ${name}` }, "Rename");
+  const place = element("div", { class: "named" }, heading, change);
+  change.addEventListener("click", () => {
+    const input = element("input", { value: name, maxlength: 200, "aria-label": "name" });
+    const form = element("form", { class: "named" }, input, element("button", { class: "main" }, "Save"));
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      if (input.value.trim()) place.replaceWith(named((await rename(input.value.trim())).name, rename));
+    });
+    place.replaceChildren(form);
+    input.select();
+  });
+  return place;
+}
+
 const MOST_PLACES = 10;
 
 // A problem as RFC 9457 tells it, with the places in a file where it lies; rows count from 0.
 export function problemOf(problem) {
-  const places = (problem.errors ?? []).filter((one) => one.file || one.column || one.row !== undefined);
-  const shown = places.slice(0, MOST_PLACES).map((one) => [one.file, one.column, one.row, one.detail]);
+  const places = (problem.errors ?? []).filter((one) => one.row !== undefined || one.line !== undefined);
+  const where = (one) => [one.column && `column ${one.column}`, one.row !== undefined && `row ${one.row}`, one.line && `line ${one.line}`].filter(Boolean).join(", ");
   return element(
     "div",
     { class: "problem", role: "alert" },
     element("strong", {}, problem.title),
     element("p", {}, problem.detail),
-    shown.length
-      ? table(["file", "column", "row (from 0)", "what is wrong"], shown, { label: "places of the error" })
+    // One place is in the detail already.
+    places.length > 1
+      ? element("ul", {}, places.slice(0, MOST_PLACES).map((one) => element("li", {}, `${where(one)}: ${one.detail}`)))
       : null,
-    places.length > MOST_PLACES
-      ? element("p", { class: "faint" }, `and ${places.length - MOST_PLACES} more places`)
-      : null,
+    places.length > MOST_PLACES ? element("p", { class: "faint" }, `and ${places.length - MOST_PLACES} more places`) : null,
   );
 }

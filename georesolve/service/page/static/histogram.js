@@ -1,11 +1,12 @@
 // How far observations lie from their references, or how many these are: bars of equal or of growing
 // width.
 
-import { choice, element, table } from "./elements.js";
+import { choice, definitions, element } from "./elements.js";
 import { count, metres, rangeOf } from "./quantities.js";
 
 const [WIDTH, HEIGHT, FOOT] = [640, 200, 24];
 const MARKED = [5, 50, 95];
+const TOLD = { 0: "least", 5: "5 %", 50: "median", 95: "95 %", 100: "largest" };
 
 function svg(name, attributes, ...children) {
   const one = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -30,11 +31,11 @@ function bars({ edges_m, edges = edges_m, counts }, percentiles, words) {
     const after = edges.findIndex((edge) => edge > number);
     const at = after < 1 ? counts.length - 1 : after - 1;
     const x = width * (at + (number - edges[at]) / (edges[at + 1] - edges[at]));
-    drawing.append(svg("line", { class: "percentile", x1: x, x2: x, y1: 0, y2: HEIGHT }), svg("text", { x: Math.min(x + 3, WIDTH - 40), y: 14 + 16 * place }, `${percent} %`));
+    drawing.append(svg("line", { class: "percentile", x1: x, x2: x, y1: 0, y2: HEIGHT }), svg("text", { x: Math.min(x + 3, WIDTH - 48), y: 18 + 20 * place }, `${percent} %`));
   });
   [0, counts.length >> 1, counts.length].forEach((at, place) => {
     const anchor = ["start", "middle", "end"][place];
-    drawing.append(svg("text", { x: at * width, y: HEIGHT + 16, "text-anchor": anchor }, words.number(place === 2 ? words.last(edges[at]) : edges[at])));
+    drawing.append(svg("text", { x: at * width, y: HEIGHT + 19, "text-anchor": anchor }, words.number(place === 2 ? words.last(edges[at]) : edges[at])));
   });
   return drawing;
 }
@@ -51,10 +52,9 @@ export function histogramOf(spread, isCount) {
   const scale = choice("logarithmic", [["logarithmic", "logarithmic"], ["linear", "linear"]], { onchange: () => show() });
   const show = () => place.replaceChildren(bars(spread[scale.value], percentiles, words));
   show();
-  const row = percentiles.map((one) => words.number(one.number));
   return [
-    element("label", {}, `Scale of ${words.of}`, scale),
     place,
-    table(percentiles.map((one) => `${one.percent}\u00a0%`), [row], { label: `percentiles of ${words.of}` }),
+    definitions(percentiles.filter((one) => one.percent in TOLD).map((one) => [TOLD[one.percent], words.number(one.number)])),
+    element("label", {}, `Scale of ${words.of}`, scale),
   ];
 }

@@ -1,30 +1,32 @@
-// A job: how far it is while it runs, and then what it did and where its result is.
+// A job: how far it is while it runs, and then where things lie, how far apart, and the result.
 
-import { Problem, get, linkOf, remove } from "./api.js";
-import { definitions, element, problemOf, table } from "./elements.js";
+import { Problem, get, linkOf, patch, remove, rowsOfResult } from "./api.js";
+import { definitions, element, folded, named, problemOf, rowsTable, table } from "./elements.js";
 import { commandsOf } from "./commands.js";
 import { histogramOf } from "./histogram.js";
 import { mapOf } from "./map.js";
-import { age, bytes, count, inRows, seconds, time } from "./quantities.js";
+import { age, bytes, count, inRows, many, seconds, time } from "./quantities.js";
 
 const LIVE = ["accepted", "running"];
+const SHOWN_ROWS = 10;
 const FORMATS = {
   "matches.parquet": "Parquet",
   "matches.csv": "CSV",
-  "matches.arrows": "Arrow stream",
-  "matches.json": "JSON",
   "matches.geojson": "GeoJSON points",
   "matches.geojson?geometry=line": "GeoJSON lines",
+  "matches.arrows": "Arrow stream",
+  "matches.json": "JSON",
 };
 
 export async function showJob(main, query) {
   const id = query.get("job");
   const address = `jobs/${encodeURIComponent(id)}`;
-  document.title = `Job ${id.slice(0, 8)} · georesolve`;
   const job = await get(address);
+  document.title = `${job.name} · georesolve`;
   const state = element("div", { "aria-live": "polite" });
   const outcome = element("div");
-  main.replaceChildren(element("h1", {}, `Job ${id}`), state, outcome);
+  main.classList.add("wide");
+  main.replaceChildren(named(job.name, (name) => patch(address, { name })), state, outcome);
   const tell = (told) => state.replaceChildren(...stateOf(told, address));
   tell(job);
   if (LIVE.includes(job.status)) tell(await ended(address, tell));
@@ -52,22 +54,21 @@ function ended(address, tell) {
   });
 }
 
+const lasted = (job) => (Date.parse(job.finished) - Date.parse(job.started)) / 1000;
+
 function stateOf(job, address) {
-  const shown = [
-    definitions([
-      ["status", job.status],
-      ["message", job.message],
-      ["rows", count(job.rows)],
-      ["accepted", `${time(job.created)} (${age(job.created)})`],
-      ["took", job.finished && job.started && seconds((Date.parse(job.finished) - Date.parse(job.started)) / 1000)],
-      ["kept until", job.expires && job.status === "successful" && time(job.expires)],
-      ["key", job.owner],
-    ]),
+  const facts = [
+    many(job.rows, "observation"),
+    job.finished && job.started && `took ${seconds(lasted(job))}`,
+    `accepted ${age(job.created)}`,
+    job.expires && job.status === "successful" && `kept until ${time(job.expires)}`,
+    job.owner && `key ${job.owner}`,
   ];
+  const shown = [element("p", { class: "faint" }, element("span", { class: `status ${job.status}` }, job.status), " ", facts.filter(Boolean).join(" · "))];
   if (LIVE.includes(job.status)) {
     const rate = job.rows_a_second && `${count(job.rows_a_second)} a second`;
     const left = job.seconds_left !== undefined && `about ${seconds(job.seconds_left)} left`;
-    const says = [`${count(job.rows_done)} of ${inRows(job.rows)}`, rate, left].filter(Boolean).join(", ");
+    const says = [job.rows_done ? `${count(job.rows_done)} of ${inRows(job.rows)}` : job.message, rate, left].filter(Boolean).join(", ");
     shown.push(
       element("progress", { max: 100, value: job.progress, "aria-label": "progress of the job" }),
       element("p", {}, says),
@@ -86,48 +87,56 @@ async function showOutcome(outcome, job, address) {
       outcome.append(problemOf(error.document));
     }
   }
-  if (job.status !== "successful") return;
+  if (job.status !== "successful") {
+    if (!LIVE.includes(job.status)) outcome.append(folded("Details", definitions([["id", job.id], ["message", job.message]])));
+    return;
+  }
   const [report, process] = await Promise.all([get(`${address}/report`), get(`processes/${job.processID}`)]);
   const kind = kindOf(job, report);
   const isCount = kind === "observation" || kind === "reference";
+  // A summary without a count has neither map nor histogram.
+  const isDrawn = !isCount || report.options.summary.count?.includes("count");
   const map = element("div", {}, element("p", { class: "faint" }, "The map is being drawn."));
-  const shown = [];
-  // A summary without a count has neither.
-  if (!isCount || report.options.summary.count?.includes("count")) {
-    const spread = await get(`${address}/distances`);
-    shown.push(element("h2", {}, isCount ? "Counts" : "Distances"), ...histogramOf(spread, isCount), element("h2", {}, "Map"), map);
-  }
+  const rows = element("div", { class: "first" });
+  const spread = isDrawn ? await get(`${address}/distances`) : null;
   outcome.append(
     ...report.remarks.map((one) => element("p", { class: "remark" }, one)),
-    element("h2", {}, "Rows by status"),
-    countsOf(report),
-    ...shown,
-    element("h2", {}, "Result"),
-    element("p", {}, `${inRows(report.rows)}, ${bytes(report.size_bytes)} as Parquet.`),
-    downloadsOf(job, address, isCount),
-    ...commandsOf(new URL(address, document.baseURI).href, isCount),
-    element("h2", {}, "Options"),
-    definitions(Object.entries(report.options).filter(([name]) => name in process.inputs).map(([name, value]) => [name, textOf(value)])),
-    element("h2", {}, "Where the time went"),
-    stagesOf(report),
-    element("h2", {}, "Report"),
-    definitions([
-      ["verified", `${count(report.verification.observations)} observations searched again by another algorithm: the same to the last bit`],
-      ["measure", report.measure],
-      ["device", report.device],
-      ["digest", report.digest],
-      ["observations", report.observations_sha256],
-      ["references", report.references_sha256],
-      ["versions", Object.entries(report.versions).map((pair) => pair.join(" ")).join(", ")],
-    ]),
-    element("p", {}, element("a", { href: `${address}/report` }, "The report as JSON")),
     element(
       "div",
-      { class: "row" },
-      element("button", { class: "wrong", onclick: () => removed(address) }, "Remove job and result"),
+      { class: isDrawn ? "beside" : null },
+      isDrawn ? map : null,
+      element(
+        "div",
+        {},
+        element("section", { class: "card" }, element("h2", {}, "Rows by status"), countsOf(report)),
+        isDrawn ? element("section", { class: "card" }, element("h2", {}, isCount ? "Counts" : "Distances"), histogramOf(spread, isCount)) : null,
+        element("section", { class: "card" }, element("h2", {}, "Download"), element("p", { class: "faint" }, `${inRows(report.rows)}, ${bytes(report.size_bytes)} as Parquet`), downloadsOf(job, address, isCount)),
+      ),
     ),
+    rows,
+    folded("From a program", ...commandsOf(new URL(address, document.baseURI).href, isCount)),
+    folded("Options", definitions(Object.entries(report.options).filter(([name]) => name in process.inputs).map(([name, value]) => [name, textOf(value)]))),
+    folded("Where the time went", ...stagesOf(job, report)),
+    folded(
+      "Digests, versions, verification",
+      definitions([
+        ["id", job.id],
+        ["verified", `${count(report.verification.observations)} observations searched again by another algorithm: the same to the last bit`],
+        ["measure", report.measure],
+        ["device", report.device],
+        ["search", report.search],
+        ["digest", report.digest],
+        ["observations", report.observations_sha256],
+        ["references", report.references_sha256],
+        ["versions", Object.entries(report.versions).map((pair) => pair.join(" ")).join(", ")],
+      ]),
+      element("p", {}, element("a", { href: `${address}/report` }, "The report as JSON")),
+    ),
+    element("div", { class: "row" }, element("button", { class: "wrong", onclick: () => removed(address) }, "Remove job and result")),
   );
-  if (shown.length) map.replaceChildren(...(await mapOf(address, kind)));
+  if (isDrawn) map.replaceChildren(...(await mapOf(address, kind, report.options)));
+  const first = await rowsOfResult(address, SHOWN_ROWS);
+  if (first.length) rows.append(element("h2", {}, first.length < report.rows ? "First rows" : "Rows"), rowsTable(first, "first rows of the result"));
 }
 
 // What a row of the result is of: "nearest", "pair", or "observation" or "reference" of a summary.
@@ -163,15 +172,29 @@ function downloadsOf(job, address, isCount) {
   );
 }
 
-function stagesOf(report) {
-  const stages = Object.entries(report.seconds).sort(([, one], [, other]) => other - one);
-  const most = stages[0]?.[1] || 1;
-  const rows = stages.map(([name, spent]) => [
-    name.replaceAll("_", " "),
-    seconds(spent),
-    element("meter", { min: 0, max: most, value: spent, "aria-label": `${name}: ${seconds(spent)}` }),
-  ]);
-  return table(["stage", "time", ""], rows, { class: "bars", numbers: [1], label: "time by stage" });
+// The clock's time from the acceptance of a job to its end adds up; that of its workers, who may work
+// side by side, and of what came before it stands apart.
+function stagesOf(job, report) {
+  const { queue = 0, partitions = 0, assemble = 0, ...others } = report.seconds;
+  const took = lasted(job);
+  const clock = [
+    ["waiting for its turn", queue],
+    ["the workers search", partitions],
+    ["the result is put together", assemble],
+    ["starting, checking, noting", Math.max(0, took - partitions - assemble)],
+  ];
+  const all = clock.reduce((sum, [, spent]) => sum + spent, 0);
+  const meter = (name, spent, most) => [name, seconds(spent), element("meter", { min: 0, max: most || 1, value: spent, "aria-label": `${name}: ${seconds(spent)}` })];
+  const words = ([name, spent]) => `${name.replaceAll("_", " of ")} ${seconds(spent)}`;
+  const isBefore = ([name]) => /_(observations|references)$/.test(name);
+  const before = Object.entries(others).filter(isBefore).map(words);
+  const work = Object.entries(others).filter((one) => !isBefore(one)).map(words);
+  const chunks = Object.values(report.chunks_by_worker).reduce((sum, one) => sum + one, 0);
+  return [
+    table(["by the clock", "time", ""], [...clock.map((one) => meter(...one, all)), ["from accepted to done", seconds(all), ""]], { class: "bars", numbers: [1], label: "time by stage" }),
+    work.length ? element("p", { class: "faint" }, `The time of the workers, added up over ${many(chunks, "chunk")} that run side by side, so that it may be more or less than the clock's: ${work.join(", ")}.`) : null,
+    before.length ? element("p", { class: "faint" }, `Before the job, when the sets were sent: ${before.join(", ")}.`) : null,
+  ];
 }
 
 function textOf(value) {

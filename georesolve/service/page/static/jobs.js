@@ -2,7 +2,7 @@
 
 import { get, linkOf } from "./api.js";
 import { element, table } from "./elements.js";
-import { age, count, seconds } from "./quantities.js";
+import { age, inRows, seconds } from "./quantities.js";
 
 const LIVE = ["accepted", "running"];
 const LOOK_MS = 2000;
@@ -14,9 +14,9 @@ function lasted(job) {
 }
 
 function rowOf(job) {
-  const link = element("a", { href: `?job=${encodeURIComponent(job.id)}` }, job.id);
+  const link = element("a", { href: `?job=${encodeURIComponent(job.id)}` }, job.name);
   const state = LIVE.includes(job.status) ? `${job.status}, ${job.progress} %` : job.status;
-  return [link, state, count(job.rows), age(job.created), lasted(job), job.owner];
+  return [link, element("span", { class: `status ${job.status}` }, state), inRows(job.rows), age(job.created), lasted(job), job.owner];
 }
 
 export async function showJobs(main, query) {
@@ -34,7 +34,7 @@ export async function showJobs(main, query) {
     if (list.contains(document.activeElement)) return void setTimeout(look, LOOK_MS);
     list.replaceChildren(
       rows.length
-        ? table(headings, rows, { numbers: [2], label: "jobs" })
+        ? table(headings, rows, { class: "list", numbers: [2], label: "jobs" })
         : element("p", {}, "There are no jobs yet. ", element("a", { href: "?match" }, "Match two files"), "."),
     );
     if (next) {

@@ -1,44 +1,63 @@
-// The result on a map: tiles of the service, and near by each observation with a line to its
-// reference, or with its count.
+// The result on a map: tiles of the service, and near by each observation with lines to its references,
+// or with its count; below and above them land, borders and names.
 
 import { Problem, get } from "./api.js";
-import { element, problemOf } from "./elements.js";
+import { definitions, element, problemOf } from "./elements.js";
+import { groundOf } from "./ground.js";
 import { count, inRows, many, metres, rangeOf } from "./quantities.js";
 import { shapesOn } from "./shapes.js";
 
-// Those in view that are drawn one by one; more are told by the colours of the tiles.
-const MOST_SINGLE = 500;
+// Those in view that are drawn with their lines; up to the other number as dots, coloured as tiles are,
+// which tell of more.
+const MOST_LINED = 500;
+const MOST_DOTS = 5000;
 const MOST_TILES = 40;
 const TILE_PIXELS = 256;
-const WORLDS = [-360, 0, 360];
+const WIDE_PIXELS = 700;
 const COUNTED = { observation: "reference", reference: "observation" };
+const OWN = /^(observation|reference|rank|distance_m|status|count|near_lat|near_lon|bearing_deg)$/;
+const NAMED = /name|title|label/i;
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // By what a row of the result is of.
 const FAR = {
-  nearest: "Zoom in to see a line from each observation to its reference.",
+  nearest: "Zoom in to see lines from each observation to its references.",
   pair: "Zoom in to see a line from each observation to each of its references.",
   observation: "Zoom in to see the count of each observation.",
   reference: "Zoom in to see the count of each reference.",
 };
 const NEAR = {
-  nearest: (n) => `${many(n, "observation")} in these tiles, each with a line to its reference if it has one.`,
+  nearest: (n) => `${many(n, "observation")} in these tiles, each with a line to its references if it has any.`,
   pair: (n) => `${many(n, "pair")} in these tiles, each with a line from the observation to the reference.`,
   observation: (n) => `${many(n, "observation")} in these tiles: point at one to read its count.`,
   reference: (n) => `${many(n, "reference")} in these tiles: point at one to read its count.`,
 };
 
-function wordsOf(row, kind) {
-  if (row.count !== undefined && kind in COUNTED) {
-    return `${row[`${kind}_id`] ?? `row ${row[kind]}`}: ${many(row.count, COUNTED[kind])}`;
-  }
-  const observation = row.observation_id ?? `row ${row.observation}`;
-  if (row.reference === null) return `${observation}: ${row.status.replaceAll("_", " ")}`;
-  return `${observation} → ${row.reference_id ?? `row ${row.reference}`}: ${metres(row.distance_m)}`;
+// What one of the two sets is called in a row: by a column that is a name, by its id, or by its row.
+function calledIn(row, role) {
+  const own = Object.keys(row).filter((key) => key.startsWith(`${role}_`) && typeof row[key] === "string");
+  const name = own.find((key) => NAMED.test(key)) ?? (row[`${role}_id`] !== undefined ? `${role}_id` : own[0]);
+  return name && row[name] !== null ? String(row[name]) : `row ${row[role]}`;
 }
 
-export async function mapOf(address, kind) {
+function headOf(row, kind) {
+  if (row.count !== undefined && kind in COUNTED) return `${calledIn(row, kind)}: ${many(row.count, COUNTED[kind])}`;
+  const observation = calledIn(row, "observation");
+  if (row.reference === null) return `${observation}: ${row.status.replaceAll("_", " ")}`;
+  return `${observation} → ${calledIn(row, "reference")}: ${metres(row.distance_m)}`;
+}
+
+// What stands at a point or a line: what it joins, and what the result has taken along.
+function wordsOf(row, kind) {
+  const head = headOf(row, kind);
+  const others = Object.entries(row).filter(([name, value]) => !OWN.test(name) && value !== null && !head.includes(String(value)));
+  const shown = others.map(([name, value]) => [name.replace("_", " "), typeof value === "object" ? JSON.stringify(value) : String(value)]);
+  const rank = row.rank ? [["rank", String(row.rank)]] : [];
+  return element("div", {}, element("span", {}, head), shown.length + rank.length ? definitions([...rank, ...shown]) : null);
+}
+
+export async function mapOf(address, kind, options) {
   let layer;
   try {
     layer = await get(`${address}/tiles`);
@@ -50,29 +69,30 @@ export async function mapOf(address, kind) {
   const place = element("div", { class: "map", role: "region", "aria-label": "map of the result" });
   const told = element("p", { "aria-live": "polite", class: "faint" });
   // Leaflet wants its place to have a size, so it must stand in the page before.
-  requestAnimationFrame(() => draw(place, told, address, layer, kind));
+  requestAnimationFrame(() => draw(place, told, address, layer, kind, options));
   const beyond = `Beyond 85.0511° north or south, where this map ends: ${inRows(layer.rows_beyond)}.`;
-  return [place, told, ...(kind in COUNTED ? rangesOf(layer, kind) : legendOf(layer)), layer.rows_beyond ? element("p", {}, beyond) : ""];
+  return [place, told, layer.rows_beyond ? element("p", { class: "faint" }, beyond) : ""];
 }
 
-function legendOf({ colors, color_unmatched: unmatched }) {
-  if (!colors.length) return [];
-  const strip = swatches("legend", colors.map((one) => one.color));
+// What the colours mean.
+function keyOf({ colors, color_unmatched: unmatched, counts, rows }, kind) {
+  if (kind in COUNTED) {
+    const ranges = colors.map(({ color, count: from }, at) => {
+      const words = at + 1 < colors.length ? rangeOf(from, colors[at + 1].count - 1) : `${count(from)} or more`;
+      return [color, words];
+    });
+    return [
+      element("p", {}, `Colour is the greatest count of the ${kind}s in a pixel.`),
+      element("ul", { class: "ranges", "aria-label": "counts by colour" }, [[unmatched, "0"], ...ranges].map(([color, words]) => element("li", {}, swatches("swatch", [color]), ` ${words}`))),
+    ];
+  }
+  if (!colors.length) return [element("p", {}, swatches("swatch", [unmatched]), " unmatched")];
   const ends = [colors[0], colors[colors.length >> 1], colors.at(-1)].map((one) => element("span", {}, metres(one.distance_m)));
-  const meaning = ["Colour is the median distance of a pixel, ", swatches("swatch", [unmatched]), " that it has unmatched observations alone; opacity is how many it has."];
-  return [strip, element("div", { class: "row" }, ends), element("p", { class: "faint" }, ...meaning)];
-}
-
-// The ranges of counts, each with its colour.
-function rangesOf({ colors, color_unmatched: none }, kind) {
-  const ranges = colors.map(({ color, count: from }, at) => {
-    const words = at + 1 < colors.length ? rangeOf(from, colors[at + 1].count - 1) : `${count(from)} or more`;
-    return [color, words];
-  });
-  const meaning = `Colour is the greatest count of the ${kind}s in a pixel.`;
   return [
-    element("ul", { class: "ranges", "aria-label": "counts by colour" }, [[none, "0"], ...ranges].map(([color, words]) => element("li", {}, swatches("swatch", [color]), ` ${words}`))),
-    element("p", { class: "faint" }, meaning),
+    element("p", {}, "Median distance in a pixel"),
+    swatches("legend", colors.map((one) => one.color)),
+    element("div", { class: "row" }, ends),
+    (counts.matched ?? 0) < rows ? element("p", {}, swatches("swatch", [unmatched]), " without a match") : null,
   ];
 }
 
@@ -89,28 +109,34 @@ function swatches(name, colours) {
   return svg;
 }
 
-async function draw(place, told, address, layer, kind) {
+async function draw(place, told, address, layer, kind, options) {
   const map = L.map(place, { worldCopyJump: true, minZoom: 1, maxZoom: layer.maxzoom });
+  const isWide = place.clientWidth > WIDE_PIXELS;
   map.attributionControl.setPrefix(false).addAttribution("Natural Earth");
+  L.control.scale({ position: "bottomright" }).addTo(map);
   const [west, south, east, north] = layer.bounds;
-  map.fitBounds([[south, west], [north, east]]);
+  const all = [[south, west], [north, east]];
+  map.fitBounds(all);
   // A result of the whole world would stand there twice, small: the poles are a way up or down.
   const once = Math.floor(Math.log2((1.1 * map.getSize().x) / TILE_PIXELS));
   if (map.getZoom() < once) map.setView(map.getCenter(), once, { animate: false });
-  map.createPane("land").style.zIndex = 100;
-  const land = await (await fetch(new URL("land.json", import.meta.url))).json();
-  for (const world of WORLDS) {
-    L.geoJSON(land, {
-      interactive: false,
-      pane: "land",
-      coordsToLatLng: ([lon, lat]) => L.latLng(lat, lon + world),
-      style: (one) => ({ className: one.properties.kind, fill: one.properties.kind === "land", fillOpacity: 1 }),
-    }).addTo(map);
-  }
-  L.tileLayer(`${address}/tiles/{z}/{x}/{y}.png`).addTo(map);
+  const ground = await groundOf(map);
+  // A pixel of a tile is two of the map: single observations are seen.
+  const doubled = { tileSize: 2 * TILE_PIXELS, zoomOffset: -1, maxNativeZoom: layer.maxzoom };
+  const tiles = L.tileLayer(`${address}/tiles/{z}/{x}/{y}.png`, doubled).addTo(map);
+  const dots = L.canvas({ padding: 0.3 });
   // Leaflet takes a text for HTML, and an element as it is: ids are a stranger's.
-  const tip = (one) => element("span", {}, one.options.words);
+  const tip = (one) => wordsOf(one.options.row, kind);
   const singles = L.featureGroup().bindTooltip(tip, { sticky: true }).addTo(map);
+  const layers = { [kind in COUNTED ? "Counts" : "Distances"]: tiles, [kind in COUNTED ? "Single points" : "Points and lines"]: singles, ...ground };
+  L.control.layers({}, layers, { collapsed: !isWide }).addTo(map);
+  const whole = L.control({ position: "topleft" });
+  whole.onAdd = () => element("div", { class: "leaflet-bar" }, element("a", { href: "#", role: "button", title: "Show all", "aria-label": "Show all", onclick: (event) => (event.preventDefault(), map.fitBounds(all)) }, "⤢"));
+  whole.addTo(map);
+  const key = L.control({ position: "bottomleft" });
+  key.onAdd = () => element("div", { class: "key" }, keyOf(layer, kind));
+  key.addTo(map);
+  const ranks = kind === "nearest" ? options.k : 1;
   let asking = new AbortController();
   const near = async () => {
     asking.abort();
@@ -121,19 +147,18 @@ async function draw(place, told, address, layer, kind) {
     let total = Infinity;
     try {
       if (inView.length <= MOST_TILES) total = (await ask("?most=0")).reduce((sum, one) => sum + one.observations, 0);
-      if (total <= MOST_SINGLE) found = await ask("");
+      if (total * ranks <= MOST_LINED) found = await ask(ranks > 1 ? "?ranks=all" : "");
+      else if (total <= MOST_DOTS) found = await ask("");
     } catch (error) {
       if (error.name === "AbortError") return;
       throw error;
     }
+    singles.closeTooltip();
     singles.clearLayers();
     place.dataset.zoom = map.getZoom();
-    if (!found.length) {
-      told.textContent = FAR[kind];
-      return;
-    }
-    found.forEach(({ features }, at) => features.forEach((one) => single(one, inView[at].world, layer, kind).forEach((part) => singles.addLayer(part))));
-    told.textContent = NEAR[kind](total);
+    const isNear = total * ranks <= MOST_LINED;
+    found.forEach(({ features }, at) => features.forEach((one) => single(one, inView[at].world, layer, kind, isNear ? null : dots).forEach((part) => singles.addLayer(part))));
+    told.textContent = !total ? "Nothing of the result is in view." : isNear ? NEAR[kind](total) : FAR[kind];
   };
   map.on("moveend", near);
   if (layer.shapes) told.after(await shapesOn(map, address));
@@ -156,25 +181,29 @@ function tilesIn(map) {
 }
 
 // A line across the antimeridian comes in two pieces, and is drawn as one.
-function single({ geometry, properties }, world, layer, kind) {
-  const words = wordsOf(properties, kind);
+// `dots` is the canvas for what is too much for lines.
+function single({ geometry, properties: row }, world, layer, kind, dots) {
   const dot = (lat, lon, fillColor, className) =>
-    L.circleMarker([lat, lon], { radius: 5, weight: 1, color: colour("--ink"), fillColor, fillOpacity: 1, className, words });
+    L.circleMarker([lat, lon], { radius: dots ? 3.5 : 5, weight: dots ? 0.5 : 1, color: colour("--ink"), fillColor, fillOpacity: 1, className, row, ...(dots && { renderer: dots }) });
   if (geometry.type === "Point") {
     const [lon, lat] = geometry.coordinates;
-    if (!(kind in COUNTED)) return [dot(lat, lon + world, colour("--wrong"), "unmatched")];
-    const range = layer.colors.findLast((one) => one.count <= properties.count);
+    // A further reference may be too far of an observation that has its nearest.
+    if (row.rank > 1) return [];
+    if (!(kind in COUNTED)) return [dot(lat, lon + world, layer.color_unmatched, "unmatched")];
+    const range = layer.colors.findLast((one) => one.count <= row.count);
     return [dot(lat, lon + world, range?.color ?? layer.color_unmatched, "counted")];
   }
   const pieces = geometry.type === "LineString" ? [geometry.coordinates] : geometry.coordinates;
   const [lon, lat] = pieces[0][0];
+  if (dots) return [dot(lat, lon + world, layer.colors.findLast((one) => one.distance_m <= row.distance_m)?.color ?? layer.colors[0].color, "observation")];
   let [other, otherLat] = pieces.at(-1).at(-1);
   if (other - lon > 180) other -= 360;
   if (lon - other > 180) other += 360;
   const ends = [[lat, lon + world], [otherLat, other + world]];
+  const faint = (row.rank ?? 1) > 1;
   return [
-    L.polyline(ends, { color: colour("--ink"), weight: 2, className: "join", words }),
-    dot(...ends[0], colour("--bar"), "observation"),
+    L.polyline(ends, { color: colour("--ink"), weight: faint ? 1 : 2, opacity: faint ? 0.6 : 1, className: "join", row }),
     dot(...ends[1], "#ffc35c", "reference"),
+    dot(...ends[0], colour("--bar"), "observation"),
   ];
 }

@@ -1,9 +1,9 @@
-// Two sets and the options: what each set is, what the job would take, and its start.
+// Two sets and the question: what each set is, what the job would take, and its start.
 
 import { Problem, get, post } from "./api.js";
 import { element, problemOf } from "./elements.js";
 import { MatchOptions } from "./options.js";
-import { bytes, count, inRows, seconds } from "./quantities.js";
+import { bytes, count, inRows, roughly } from "./quantities.js";
 import { PointSet } from "./set.js";
 
 const PAUSE_MS = 250;
@@ -13,7 +13,7 @@ export async function showMatch(main, query) {
   const [nearest, within, registered] = await Promise.all(
     ["processes/nearest", "processes/within", "datasets?limit=1000"].map((path) => get(path)),
   );
-  const estimate = element("div", { "aria-live": "polite" }, element("p", { class: "faint" }, "Give both sets first."));
+  const estimate = element("div", { class: "estimate", "aria-live": "polite" });
   // Enabled whatever changes: a click that makes a field lose the focus, and change, still counts.
   const go = element("button", { class: "main", type: "submit" }, "Match");
   const sets = {};
@@ -22,11 +22,12 @@ export async function showMatch(main, query) {
   let shaped = null;
   let asking = new AbortController();
 
+  const tell = (words, name = "faint") => estimate.replaceChildren(element("p", { class: name }, words));
   const changed = () => {
     for (const [role, set] of Object.entries(sets)) set.carry.hidden = !hasRows(role);
     // The map joins an observation to the nearest point of a shape, if the result has that.
     const dataset = sets.references?.dataset;
-    if (dataset?.geometry && dataset.id !== shaped) options.fields.near.field.value = "true";
+    if (dataset?.geometry && dataset.id !== shaped) options.fields.near.field.checked = true;
     shaped = dataset?.id;
     const address = new URLSearchParams({ match: "" });
     for (const [role, set] of Object.entries(sets)) if (set.dataset) address.set(role, set.dataset.id);
@@ -62,22 +63,31 @@ export async function showMatch(main, query) {
     ...options.values(),
   });
 
+  // What was refused stands once: beside its field, with its set, or else here.
   function refused(error) {
     if (!(error instanceof Problem)) throw error;
-    options.mark(error.document.errors ?? []);
-    estimate.replaceChildren(problemOf(error.document));
+    const { document } = error;
+    const role = Object.keys(sets).find((one) => document.detail.startsWith(`${one}:`) || document.errors?.some((place) => place.pointer?.split("/").includes(one)));
+    if (options.mark(document.errors ?? [])) tell("Mend what is marked above.");
+    else if (role) {
+      sets[role].refuse(document);
+      tell(`Mend the ${role}.`);
+    } else estimate.replaceChildren(problemOf(document));
   }
 
   // Tell what the job would take, or what is wrong; returns whether it fits.
   async function ask() {
-    options.mark([]);
-    const missing = !sets.observations.dataset || !sets.references.dataset ? "both sets" : "the distance";
-    if (missing === "both sets" || !options.complete) {
-      estimate.replaceChildren(element("p", { class: "faint" }, `Give ${missing} first.`));
-      return false;
-    }
     asking.abort();
     asking = new AbortController();
+    const without = Object.keys(sets).filter((role) => !sets[role].dataset);
+    if (!options.check()) {
+      tell("Mend what is marked above.");
+      return false;
+    }
+    if (without.length || options.missing.length) {
+      tell(`Give ${without.length > 1 ? "both sets" : (without[0] ?? "the distance")} first.`);
+      return false;
+    }
     try {
       const found = await post("estimate", { inputs: inputs() }, {}, { signal: asking.signal });
       const spread = typeof found.rows_spread === "number" ? ` (from a sample, ± ${count(found.rows_spread)})` : "";
@@ -86,7 +96,9 @@ export async function showMatch(main, query) {
         element(
           "p",
           {},
-          `${inRows(found.rows)}${spread}, ${bytes(found.bytes_out)}, about ${seconds(found.seconds)} on ${workers}.`,
+          element("strong", {}, `${inRows(found.rows)}${spread}`),
+          `, ${bytes(found.bytes_out)}; on ${workers} about ${roughly(found.seconds_warm)} warm, ${roughly(found.seconds_cold)} cold`,
+          element("small", { class: "faint" }, " (cold: the first job after a start, or with these references)"),
         ),
         ...found.obstacles.map((one) => element("p", { class: "problem" }, one)),
       );
@@ -103,7 +115,10 @@ export async function showMatch(main, query) {
     try {
       await Promise.all(Object.values(sets).map((set) => set.known));
       clearTimeout(timer);
-      if (!(await ask())) return;
+      if (!(await ask())) {
+        options.missing[0]?.field.focus();
+        return;
+      }
       const headers = { Prefer: "respond-async" };
       const job = await post(`processes/${options.question}/execution`, { inputs: inputs() }, headers);
       location.assign(`?job=${encodeURIComponent(job.id)}`);
@@ -114,22 +129,16 @@ export async function showMatch(main, query) {
     }
   }
 
+  tell("Give both sets first.");
   main.replaceChildren(
-    element("h1", {}, "Match"),
-    element(
-      "p",
-      {},
-      "For every observation, the nearest references, or all within a distance: exact, on a sphere. Files are Parquet, CSV, GeoJSON or Arrow streams, with coordinates in degrees.",
-    ),
+    element("h1", {}, "Match two sets"),
+    element("p", { class: "faint" }, "For every observation the nearest references, or all within a distance: exact, on a sphere."),
     element(
       "form",
-      { onsubmit: start },
-      options.find,
+      { onsubmit: start, novalidate: true },
       element("div", { class: "two" }, sets.observations.panel, sets.references.panel),
       options.panel,
-      element("h2", {}, "What it will take"),
-      estimate,
-      element("div", { class: "row" }, go),
+      element("div", { class: "bar" }, estimate, go),
     ),
   );
   for (const [role, set] of Object.entries(sets)) if (query.get(role)) await set.choose(query.get(role));

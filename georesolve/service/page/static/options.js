@@ -1,4 +1,5 @@
-// The options of a match, as the service describes them with their defaults and bounds.
+// The options of a match, a line each: where an option stands and what it says. Defaults, bounds and
+// which question has it are what the service says of it.
 
 import { choice, element } from "./elements.js";
 
@@ -6,27 +7,28 @@ const QUESTIONS = [
   ["nearest", "the nearest references"],
   ["within", "all references within a distance"],
 ];
-const SHOWN = ["k", "max_distance_m", "distance_m", "summary", "exclude_self", "once", "near", "algorithm", "how", "on_invalid", "coordinates"];
-const OF_READING = ["on_invalid", "coordinates"];
-const LABELS = {
-  k: "Neighbours (k)",
-  max_distance_m: "Largest distance in metres",
-  distance_m: "Distance in metres",
-  summary: "Result",
-  exclude_self: "Leave out an observation's own row",
-  once: "Each pair once",
-  near: "Position and bearing of the reference",
-  algorithm: "Algorithm",
-  how: "Rows of the result",
-  on_invalid: "Invalid coordinates",
-  coordinates: "Suspicious coordinates",
-};
-// Of these the page takes less than the service.
-const NOTES = { distance_m: "inclusive; required", summary: "counts make no pairs, however many these would be" };
 const SUMMARIES = [
   ["", "pairs, nearest first"],
   ["observation", "a count for each observation"],
   ["reference", "a count for each reference"],
+];
+const UNITS = { m: 1, km: 1000, miles: 1609.344 };
+
+// `first`: beside the question, all others under "More". `metres`: typed with a unit. `says`: what its
+// choices do. `reads`: a file is read in another way. `without`: no option of results that are such
+// counts.
+const OPTIONS = [
+  { name: "k", first: true, label: "References for each observation (k)" },
+  { name: "max_distance_m", first: true, metres: true, label: "Not farther than", empty: "no limit" },
+  { name: "distance_m", first: true, metres: true, label: "Within", required: true },
+  { name: "summary", first: true, label: "Result", choices: SUMMARIES, note: "counts make no pairs, however many these would be" },
+  { name: "exclude_self", label: "Leave out an observation's own row", note: "for a set that is matched with itself" },
+  { name: "once", label: "Each pair once", note: "for a set that is matched with itself", without: ["reference"] },
+  { name: "near", label: "Add where the reference lies, and the bearing to it", note: "three more columns", without: ["observation", "reference"] },
+  { name: "how", label: "Observations without a match", says: { left: "keep them, with a status", inner: "leave them out" }, without: ["observation", "reference"] },
+  { name: "on_invalid", reads: true, label: "Rows with invalid coordinates", says: { error: "refuse the file and name them", null: "keep them, without a match" } },
+  { name: "coordinates", reads: true, label: "Coordinates that look like no degrees", says: { check: "refuse metres, radians, swapped axes", trust: "take all numbers for degrees" } },
+  { name: "algorithm", label: "How to search", note: "the answer is the same", says: { auto: "as the service thinks best", tree: "down a tree", brute: "compare every pair" } },
 ];
 
 export class MatchOptions {
@@ -35,8 +37,7 @@ export class MatchOptions {
   constructor(described, changed, reread) {
     this.described = described;
     this.fields = {};
-    this.notes = {};
-    const asked = choice("nearest", QUESTIONS, {
+    this.asked = choice("nearest", QUESTIONS, {
       name: "question",
       onchange: () => {
         this.fields.how.field.value = this.described[this.question].how.schema.default;
@@ -44,28 +45,33 @@ export class MatchOptions {
         changed();
       },
     });
-    this.asked = asked;
-    this.find = element("label", { class: "find" }, "Find", asked);
-    const labels = SHOWN.map((name) => {
-      const { schema, description } = described.nearest[name] ?? described.within[name];
-      const field = this.#field(name, schema, () => {
+    for (const option of OPTIONS) {
+      const { schema, description } = described.nearest[option.name] ?? described.within[option.name];
+      const onchange = () => {
         this.#show();
         changed();
-        if (OF_READING.includes(name)) reread();
-      });
-      this.notes[name] = element("span", { class: "problem", role: "alert", hidden: true });
-      const note = element("small", {}, NOTES[name] ?? description);
-      const label = element("label", {}, LABELS[name], field, note, this.notes[name]);
-      this.fields[name] = { field, schema, label };
-      return label;
-    });
-    this.#show();
+        if (option.reads) reread();
+      };
+      const wrong = element("span", { class: "wrong-field", role: "alert", hidden: true });
+      const made = fieldOf(option, schema, onchange);
+      // Choices that say what they do need no more words.
+      const words = option.note ?? (option.says ? null : description);
+      const note = words && element("small", {}, words);
+      const isBox = schema.type === "boolean";
+      const parts = isBox ? [made.shown, element("span", {}, option.label, note)] : [option.label, made.shown, note];
+      const label = element("label", { class: isBox ? "check" : null }, parts, wrong);
+      this.fields[option.name] = { ...made, option, label, wrong };
+    }
+    const labels = (first) => OPTIONS.filter((one) => Boolean(one.first) === first).map((one) => this.fields[one.name].label);
+    this.more = element("details", {}, element("summary", {}, "More options"), element("div", { class: "fields" }, labels(false)));
     this.panel = element(
       "fieldset",
-      { class: "panel" },
-      element("legend", {}, "Options"),
-      element("div", { class: "two" }, labels),
+      { class: "card" },
+      element("legend", {}, "Question"),
+      element("div", { class: "fields" }, element("label", { class: "find" }, "Find", this.asked), labels(true)),
+      this.more,
     );
+    this.#show();
   }
 
   get question() {
@@ -77,64 +83,86 @@ export class MatchOptions {
     return this.question === "within" ? this.fields.summary.field.value : "";
   }
 
-  // Whether all that has to be given is.
-  get complete() {
-    return this.question === "nearest" || this.fields.distance_m.field.value !== "";
+  // The options that must be given, and are not.
+  get missing() {
+    return Object.values(this.fields).filter(({ option, label, field }) => option.required && !label.hidden && field.value === "");
   }
 
   // Show the options that the question has; others are hidden, and not sent.
   #show() {
-    const without = { "": [], observation: ["near", "how"], reference: ["once", "near", "how"] }[this.summary];
-    if (this.question === "nearest") without.push("summary");
-    for (const [name, { field, label }] of Object.entries(this.fields)) {
-      label.hidden = !(name in this.described[this.question]) || without.includes(name);
+    for (const { option, field, label } of Object.values(this.fields)) {
+      const isOfOther = option.name === "summary" ? this.question !== "within" : !(option.name in this.described[this.question]);
+      label.hidden = isOfOther || Boolean(this.summary && option.without?.includes(this.summary));
       field.disabled = label.hidden;
     }
-  }
-
-  #field(name, schema, onchange) {
-    if (name === "summary") return choice("", SUMMARIES, { name, onchange });
-    if (schema.enum) return choice(schema.default, schema.enum.map((one) => [one, one]), { name, onchange });
-    if (schema.type === "boolean") {
-      return choice(String(schema.default), [["false", "no"], ["true", "yes"]], { name, onchange });
-    }
-    return element("input", {
-      name,
-      type: "number",
-      min: schema.minimum ?? 0,
-      max: schema.maximum,
-      step: schema.type === "integer" ? 1 : "any",
-      value: schema.default ?? "",
-      placeholder: name === "distance_m" ? "" : "none",
-      required: name === "distance_m",
-      onchange,
-    });
   }
 
   // Those that have a value, with the types of the API.
   values() {
     const values = { question: this.question };
-    for (const [name, { field, schema, label }] of Object.entries(this.fields)) {
-      if (label.hidden || field.value === "") continue;
-      if (name === "summary") Object.assign(values, { summary: { count: true }, summary_by: field.value });
-      else if (schema.enum) values[name] = field.value;
-      else if (schema.type === "boolean") values[name] = field.value === "true";
-      else values[name] = Number(field.value);
+    for (const [name, { label, value }] of Object.entries(this.fields)) {
+      const given = label.hidden ? undefined : value();
+      if (given === undefined) continue;
+      if (name === "summary") Object.assign(values, { summary: { count: true }, summary_by: given });
+      else values[name] = given;
     }
     return values;
   }
 
   // Those that say how a file is read.
   reading() {
-    return Object.fromEntries(OF_READING.map((name) => [name, this.fields[name].field.value]));
+    const reads = Object.entries(this.fields).filter(([, { option }]) => option.reads);
+    return Object.fromEntries(reads.map(([name, { value }]) => [name, value()]));
   }
 
-  // Put what was refused beside the field that it is about.
-  mark(errors) {
-    for (const [name, note] of Object.entries(this.notes)) {
-      const found = errors.find((one) => one.pointer?.split("/").pop() === name);
-      note.hidden = !found;
-      note.textContent = found?.detail ?? "";
-    }
+  // Mark the fields that hold what no value may be; returns whether there are none.
+  check() {
+    const wrong = Object.entries(this.fields).filter(([, { field, label }]) => !label.hidden && !field.validity.valid && !field.validity.valueMissing);
+    return !this.mark(wrong.map(([name, { field }]) => ({ pointer: name, detail: field.validationMessage })));
   }
+
+  // Put what was refused beside the field that it is about; returns whether there is one.
+  mark(errors) {
+    let found = false;
+    for (const [name, { option, wrong, field }] of Object.entries(this.fields)) {
+      const error = errors.find((one) => one.pointer?.split("/").pop() === name);
+      wrong.hidden = !error;
+      wrong.textContent = error?.detail ?? "";
+      if (error) field.setAttribute("aria-invalid", "true");
+      else field.removeAttribute("aria-invalid");
+      if (!error) continue;
+      found = true;
+      if (!option.first) this.more.open = true;
+    }
+    return found;
+  }
+}
+
+// The field of an option, what is shown of it, and what its value is in the words of the API.
+function fieldOf({ name, metres, choices, says, empty, required }, schema, onchange) {
+  if (choices || schema.enum) {
+    const field = choice(schema.default ?? "", choices ?? schema.enum.map((one) => [one, says?.[one] ?? one]), { name, onchange });
+    return { field, shown: field, value: () => field.value || undefined };
+  }
+  if (schema.type === "boolean") {
+    const field = element("input", { name, type: "checkbox", checked: schema.default, onchange });
+    return { field, shown: field, value: () => field.checked };
+  }
+  const field = element("input", {
+    name,
+    type: "number",
+    min: schema.minimum ?? 0,
+    max: schema.maximum,
+    step: schema.type === "integer" ? 1 : "any",
+    value: schema.default ?? "",
+    placeholder: empty,
+    required,
+    inputmode: "decimal",
+    onchange,
+  });
+  if (!metres) return { field, shown: field, value: () => (field.value === "" ? undefined : Number(field.value)) };
+  const unit = choice("km", Object.keys(UNITS).map((one) => [one, one]), { "aria-label": "unit", onchange });
+  // 1.1 km are 1100 m, and not a billionth more.
+  const value = () => (field.value === "" ? undefined : Number((Number(field.value) * UNITS[unit.value]).toPrecision(15)));
+  return { field, shown: element("span", { class: "measure" }, field, unit), value };
 }

@@ -1,13 +1,15 @@
-// The page that the address names: `?match`, `?jobs`, `?job=ID` or `?cluster`.
+// The page that the address names: `?match`, `?jobs`, `?job=ID`, `?datasets`, `?dataset=ID`, `?cluster`.
 
 import { Problem } from "./api.js";
 import { showCluster } from "./cluster.js";
+import { showDataset, showDatasets } from "./datasets.js";
 import { element, problemOf } from "./elements.js";
 import { showJob } from "./job.js";
 import { showJobs } from "./jobs.js";
 import { showMatch } from "./match.js";
 
-const PAGES = { match: showMatch, jobs: showJobs, job: showJob, cluster: showCluster };
+const PAGES = { match: showMatch, jobs: showJobs, job: showJob, datasets: showDatasets, dataset: showDataset, cluster: showCluster };
+const LISTS = { job: "jobs", dataset: "datasets" };
 
 const query = new URLSearchParams(location.search);
 const name = Object.keys(PAGES).find((one) => query.has(one)) ?? "match";
@@ -27,8 +29,8 @@ addEventListener("unhandledrejection", (event) => {
 });
 
 for (const link of document.querySelectorAll("nav a")) {
-  const is = link.getAttribute("href") === `?${name === "job" ? "jobs" : name}`;
-  if (is) link.setAttribute("aria-current", name === "job" ? "true" : "page");
+  const is = link.getAttribute("href") === `?${LISTS[name] ?? name}`;
+  if (is) link.setAttribute("aria-current", name in LISTS ? "true" : "page");
 }
 main.replaceChildren(element("h1", {}, "…"));
 try {

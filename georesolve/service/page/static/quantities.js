@@ -27,6 +27,9 @@ export function seconds(value) {
   return `${Math.round(value / 86400)} days`;
 }
 
+// Of an estimate no more digits are known.
+export const roughly = (value) => seconds(Number(value.toPrecision(2)));
+
 export function metres(value) {
   if (value === null || value === undefined) return "none";
   if (value >= 1000) return `${FEW.format(value / 1000).replaceAll(",", "\u202f")} km`;
@@ -35,7 +38,11 @@ export function metres(value) {
 
 export const age = (time) => {
   const passed = Math.round((Date.now() - Date.parse(time)) / 1000);
-  return passed < 2 ? "just now" : `${seconds(passed)} ago`;
+  if (passed < 5) return "just now";
+  return passed < 100 || passed > 7200 ? `${seconds(passed)} ago` : `${Math.round(passed / 60)} min ago`;
 };
 
 export const time = (text) => new Date(text).toLocaleString();
+
+// 12.34° N: a latitude or a longitude, with the words for what lies below and above 0.
+export const degrees = (value, below, above) => `${Math.abs(value).toFixed(2)}° ${value < 0 ? below : above}`;

@@ -1,12 +1,21 @@
 // One of the two sets: a file that is dropped or chosen, or a dataset that was registered before.
 
 import { Problem, get, upload } from "./api.js";
-import { choice, definitions, element, problemOf, table } from "./elements.js";
+import { choice, element, problemOf, rowsTable, table } from "./elements.js";
 import { rowsOf } from "./preview.js";
-import { bytes, count, inRows } from "./quantities.js";
+import { bytes, count, degrees, inRows } from "./quantities.js";
 
-const COLUMNS = { lat: "Latitude", lon: "Longitude", geometry: "Geometry", id: "Id" };
-const SAYS = { observations: "Observations: what was seen", references: "References: where things are" };
+const READ = {
+  lat: ["Latitude", "recognised"],
+  lon: ["Longitude", "recognised"],
+  geometry: ["Geometry", "recognised"],
+  id: ["Id", "recognised"],
+  layer: ["Layer of a GeoPackage", "the only one"],
+  crs: ["CRS of these coordinates", "degrees, or EPSG:25832"],
+};
+const SAYS = { observations: ["Observations", "what was seen"], references: ["References", "where things are"] };
+const ENDINGS = ".parquet,.csv,.tsv,.geojson,.json,.arrow,.arrows,.gpkg,.fgb,.zip,.gz";
+const SHOWN_ROWS = 5;
 
 export class PointSet {
   // `registered` are datasets to choose from; `reading` gives how a file is to be read.
@@ -20,36 +29,37 @@ export class PointSet {
     // Settles when it is known what the last file or dataset is.
     this.known = Promise.resolve();
     this.found = element("div", { "aria-live": "polite" });
-    this.carry = element("div");
+    this.carry = element("div", { class: "chips", role: "group", "aria-label": "columns that the result takes along" });
     this.columns = element("datalist", { id: `${role}-columns` });
     this.input = element("input", {
       type: "file",
-      accept: ".parquet,.csv,.geojson,.json,.arrow,.arrows",
+      accept: ENDINGS,
       onchange: () => this.input.files.length && this.take(this.input.files[0]),
     });
-    const named = registered.map((one) => [one.id, `${one.names[0] ?? one.id} (${inRows(one.rows)})`]);
-    this.select = choice("", [["", "none"], ...named], { onchange: () => this.choose(this.select.value) });
+    const known = registered.map((one) => [one.id, `${one.name} (${inRows(one.rows)})`]);
+    this.select = choice("", [["", "none"], ...known], { onchange: () => this.choose(this.select.value) });
     this.names = Object.fromEntries(
-      Object.keys(COLUMNS).map((name) => [
+      Object.entries(READ).map(([name, [, placeholder]]) => [
         name,
-        element("input", { list: this.columns.id, placeholder: "recognised", onchange: () => this.file && this.read() }),
+        element("input", { list: name in { layer: 0, crs: 0 } ? null : this.columns.id, placeholder, onchange: () => this.file && this.read() }),
       ]),
+    );
+    this.details = element(
+      "details",
+      {},
+      element("summary", {}, "Columns, layer, CRS"),
+      this.columns,
+      element("div", { class: "fields" }, Object.entries(this.names).map(([name, input]) => element("label", {}, READ[name][0], input))),
     );
     this.panel = element(
       "fieldset",
-      { class: "panel", ondragover: (event) => this.#over(event, true), ondragleave: (event) => this.#over(event, false), ondrop: (event) => this.#dropped(event) },
-      element("legend", {}, SAYS[role]),
-      element("label", {}, "A file, dropped here or chosen", this.input),
-      element("label", {}, "or a dataset that is registered", this.select),
-      element(
-        "details",
-        {},
-        element("summary", {}, "Names of columns"),
-        this.columns,
-        Object.entries(this.names).map(([name, input]) => element("label", {}, COLUMNS[name], input)),
-      ),
+      { class: "card", ondragover: (event) => this.#over(event, true), ondragleave: (event) => this.#over(event, false), ondrop: (event) => this.#dropped(event) },
+      element("legend", {}, SAYS[role][0], element("small", {}, ` ${SAYS[role][1]}`)),
+      element("label", { class: "drop" }, element("strong", {}, "Drop a file here, or choose one"), element("small", {}, "GeoPackage, FlatGeobuf, zipped shapefile, GeoJSON, CSV, Parquet, Arrow"), this.input),
+      known.length ? element("label", {}, "or one that was sent before", this.select) : null,
       this.found,
       this.carry,
+      this.details,
     );
   }
 
@@ -104,6 +114,14 @@ export class PointSet {
     await this.known;
   }
 
+  // What was refused of this set, beside it.
+  refuse(problem) {
+    this.found.querySelector(".problem")?.remove();
+    this.found.prepend(problemOf(problem));
+    // What mends it is often the name of a column.
+    if (/column|option|layer/.test(problem.detail)) this.details.open = true;
+  }
+
   async #become(dataset) {
     this.sending.abort();
     const { signal } = (this.sending = new AbortController());
@@ -113,56 +131,45 @@ export class PointSet {
     this.found.replaceChildren();
     this.carry.replaceChildren();
     this.changed();
-    const file = this.file;
     try {
       const found = await dataset(signal);
       if (signal.aborted) return;
       this.dataset = found;
       this.found.replaceChildren();
-      if (found) this.#tell(found);
+      if (found) await this.#tell(found, signal);
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof Problem)) throw error;
-      this.found.replaceChildren(problemOf(error.document));
+      this.refuse(error.document);
+      await this.#showRefused(signal);
     }
+    if (signal.aborted) return;
     this.changed();
-    if (file) await this.#preview(file, signal);
     this.panel.style.minHeight = "";
   }
 
-  #tell(dataset) {
-    const [west, south, east, north] = (dataset.bbox ?? []).map((one) => one.toFixed(2));
+  async #tell(dataset, signal) {
     this.columns.replaceChildren(...dataset.columns.map((name) => element("option", { value: name })));
-    this.found.append(
-      definitions([
-        ["set", this.file?.name ?? dataset.names[0] ?? dataset.id],
-        ["rows", count(dataset.rows)],
-        ["invalid rows", dataset.invalid_rows ? count(dataset.invalid_rows) : null],
-        ["latitude", dataset.lat],
-        ["longitude", dataset.lon],
-        ["id", dataset.id_column ?? "none"],
-        ["lines and polygons", dataset.geometry],
-        ["extent", dataset.bbox && `${south}° to ${north}° north, ${west}° to ${east}° east`],
-      ]),
-    );
+    const [west, south, east, north] = dataset.bbox ?? [];
+    const extent = dataset.bbox && `extent ${degrees(south, "S", "N")} to ${degrees(north, "S", "N")}, ${degrees(west, "W", "E")} to ${degrees(east, "W", "E")}`;
+    const facts = [inRows(dataset.rows), dataset.geometry && `lines and polygons in ${dataset.geometry}`, dataset.invalid_rows ? `${count(dataset.invalid_rows)} of them without valid coordinates` : null, extent];
+    this.found.append(element("p", {}, element("strong", {}, this.file?.name ?? dataset.name), element("br"), element("span", { class: "faint" }, facts.filter(Boolean).join(" · "))));
     const others = dataset.columns.filter((name) => ![dataset.lat, dataset.lon, dataset.id_column].includes(name));
-    if (!others.length) return;
-    this.carry.append(
-      element("h3", {}, "Columns that the result takes along"),
-      ...others.map((name) =>
-        element("label", { class: "check" }, element("input", { type: "checkbox", value: name, onchange: this.changed }), ` ${name}`),
-      ),
-    );
+    if (others.length) {
+      const box = (name) => element("label", { class: "chip" }, element("input", { type: "checkbox", value: name, onchange: this.changed }), ` ${name}`);
+      this.carry.append(element("h3", {}, "Take along into the result"), ...others.map(box));
+    }
+    const rows = await get(`datasets/${dataset.id}/rows?most=${SHOWN_ROWS}`, { signal });
+    const roles = { [dataset.lat]: "latitude", [dataset.lon]: "longitude", [dataset.id_column]: "id" };
+    this.found.append(rowsTable(rows, `first rows of the ${this.role}`, roles));
   }
 
-  // The first rows, where the browser itself can read the file.
-  async #preview(file, signal) {
-    const rows = await rowsOf(file);
-    if (!rows || signal.aborted) return;
+  // The first rows of what the service did not take, where the browser itself can read it.
+  async #showRefused(signal) {
+    const rows = this.file && (await rowsOf(this.file));
+    if (!rows?.length || signal.aborted) return;
     const [names, ...others] = rows;
     this.columns.replaceChildren(...names.map((name) => element("option", { value: name })));
-    const roles = { [this.dataset?.lat]: "latitude", [this.dataset?.lon]: "longitude", [this.dataset?.id_column]: "id" };
-    const headings = names.map((name) => (roles[name] ? `${name} (${roles[name]})` : name));
-    this.found.append(table(headings, others, { class: "preview", label: `first rows of ${file.name}` }));
+    this.found.append(table(names, others, { class: "preview", label: `first rows of the ${this.role}` }));
   }
 }
