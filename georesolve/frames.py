@@ -19,10 +19,10 @@ from georesolve import tables
 from georesolve.intake.columns import Reading, Role, find_columns
 from georesolve.intake.errors import InvalidInput
 from georesolve.intake.geometry import Geometry, coordinates_of, is_wgs_84
+from georesolve.intake.layers import refuse_layer
 from georesolve.intake.points import Points, PointTable, gather
 from georesolve.intake.sources import Table
 from georesolve.kernels.query import is_valid
-from georesolve.layers import refuse_layer
 from georesolve.paths import UNBOUNDED, files_at, table_of
 from georesolve.searches import (
     RESULT_ROWS,

@@ -1,26 +1,16 @@
-"""GeoPackage, FlatGeobuf and shapefiles, by GDAL: for files of one's own, not for the service.
+"""Results as GeoPackage, FlatGeobuf and shapefile, by GDAL."""
 
-A layer is read as a table with a GeoParquet column, in longitude and latitude on WGS 84: what is in
-another CRS is transformed.
-"""
-
-import json
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.extras import needed
-from georesolve.intake.columns import Reading
-from georesolve.intake.errors import InvalidInput, InvalidOption
-from georesolve.intake.geometry import is_wgs_84
 from georesolve.intake.representations import as_plain, plain_schema
-from georesolve.intake.sources import BATCH_ROWS, Source, Table
+from georesolve.intake.sources import BATCH_ROWS
 from georesolve.workers.datasets import Coordinates, Dataset
 from georesolve.workers.files import complete
 
@@ -33,84 +23,6 @@ LAYERS = tuple(_DRIVERS)
 """Suffixes of the formats that are written."""
 _PURPOSE = "a GeoPackage, a FlatGeobuf or a shapefile"
 _GEOMETRY = "geometry"
-
-
-def refuse_layer(reading: Reading, file: str) -> None:
-    """Refuse that a layer is named of what has none."""
-    if reading.layer is not None:
-        raise InvalidOption(
-            f"{file}: it has no layers, and {reading.layer!r} is named as its layer: leave that "
-            "out, or name it for the other table alone (observation_layer, reference_layer)"
-        )
-
-
-def read_layer(source: Source) -> Table:
-    """Open a file of layers: the one that is named, or the only one, or the only one of points."""
-    raw = needed("pyogrio.raw", "gis", _PURPOSE)
-    errors = needed("pyogrio.errors", "gis", _PURPOSE)
-    try:
-        layer = _layer(source)
-        with ExitStack() as stack:
-            meta, reader = stack.enter_context(
-                raw.open_arrow(source.path, layer=layer, batch_size=BATCH_ROWS, use_pyarrow=True)
-            )
-            opened = stack.pop_all()
-    except (errors.DataSourceError, errors.DataLayerError) as error:
-        text = str(error).replace(str(source.path), source.file)
-        raise InvalidInput(f"{source.file}: not a readable layer: {text[:500]}") from None
-    column = meta["geometry_name"] or "wkb_geometry"
-    if column not in reader.schema.names:
-        return Table(reader.schema, _batches(opened, reader, column, None))
-    transformer = None
-    about: dict[str, Any] = {"encoding": "WKB", "geometry_types": []}
-    if meta["geometry_type"] not in (None, "Unknown"):
-        about["geometry_types"] = [meta["geometry_type"]]
-    if meta["crs"] is None:
-        about["crs"] = None
-    else:
-        pyproj = needed("pyproj", "gis", _PURPOSE)
-        crs = pyproj.CRS.from_user_input(meta["crs"])
-        if not is_wgs_84(crs.to_json_dict()):
-            transformer = pyproj.Transformer.from_crs(crs, "OGC:CRS84", always_xy=True)
-    geo = {"version": "1.1.0", "primary_column": column, "columns": {column: about}}
-    schema = reader.schema.with_metadata({"geo": json.dumps(geo)})
-    return Table(schema, _batches(opened, reader, column, transformer))
-
-
-def _layer(source: Source) -> str:
-    pyogrio = needed("pyogrio", "gis", _PURPOSE)
-    layers: list[tuple[str, str | None]] = pyogrio.list_layers(source.path).tolist()
-    listed = ", ".join(repr(name) for name, _ in layers) or "none"
-    wanted = source.reading.layer
-    if wanted is not None:
-        if wanted in [name for name, _ in layers]:
-            return wanted
-        raise InvalidOption(f"{source.file}: it has no layer {wanted!r}; its layers are: {listed}")
-    of_points = [name for name, kind in layers if kind is not None and "Point" in kind]
-    for names in ([name for name, _ in layers], of_points):
-        if len(names) == 1:
-            return names[0]
-    option = f"{source.reading.prefix}layer"
-    raise InvalidInput(
-        f"{source.file}: of its layers ({listed}) {len(of_points)} hold points: name one of them "
-        f"as {option} (--{option.replace('_', '-')} of the command)"
-    )
-
-
-def _batches(
-    opened: ExitStack, reader: pa.RecordBatchReader, column: str, transformer: Any
-) -> Iterator[pa.RecordBatch]:
-    import shapely
-
-    with opened:
-        for batch in reader:
-            if transformer is not None:
-                place = batch.schema.get_field_index(column)
-                shapes = shapely.from_wkb(batch[column].to_numpy(zero_copy_only=False))
-                moved = shapely.transform(shapes, transformer.transform, interleaved=False)
-                wkb = pa.array(shapely.to_wkb(moved), batch[column].type)
-                batch = batch.set_column(place, batch.schema.field(place), wkb)
-            yield batch
 
 
 def write_layer(

@@ -44,6 +44,9 @@ class _Shared:
     layer: str | None = None
     observation_layer: str | None = None
     reference_layer: str | None = None
+    crs: str | None = None
+    observation_crs: str | None = None
+    reference_crs: str | None = None
     on_invalid: OnInvalid = "error"
     coordinates: Trust = "check"
     edges: Edges | None = None
@@ -139,6 +142,7 @@ class _Shared:
         both = Reading(
             *(self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates),
             layer=self.layer,
+            crs=self.crs,
             takes_shapes=role == "references",
             edges=self.edges,
             densify_m=self.densify_m,
@@ -173,6 +177,9 @@ class Options(_Shared):
     layer, observation_layer, reference_layer
         Name of the layer of a GeoPackage that has several; None for the only one, or the only one
         of points. For both files, or for one, which counts before.
+    crs, observation_crs, reference_crs
+        CRS of columns of coordinates, or of a layer that does not say its own, such as
+        ``EPSG:25832``; None for degrees on WGS 84. For both tables, or for one.
     on_invalid
         ``error``: rows with invalid coordinates are refused; ``null``: kept, with a status.
     coordinates

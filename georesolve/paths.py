@@ -17,8 +17,7 @@ from georesolve.intake.columns import ID_NAMES, LATITUDE_NAMES, LONGITUDE_NAMES,
 from georesolve.intake.errors import InvalidInput, InvalidOption, Refused
 from georesolve.intake.hrefs import fixed_part, is_whole, partition_of, value_of
 from georesolve.intake.points import Bounds
-from georesolve.intake.sources import Source, Table, format_of, is_layer
-from georesolve.layers import read_layer, refuse_layer
+from georesolve.intake.sources import Source, Table, format_of
 from georesolve.workers.sources import repeated
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -129,7 +128,7 @@ def _chained(
         source = _source(next(fetched), reading, name, scratch / f"{role}-{number}.unpacked")
         with _blaming(source):
             own = {one: value_of(values[number].get(one), whole[one]) for one in whole}
-            return source, _with_columns(_opened(source), own, whole)
+            return source, _with_columns(opened(source, UNBOUNDED), own, whole)
 
     source, first = open_next(0)
 
@@ -192,9 +191,6 @@ def _fetched(files: Sequence[File], folder: Path) -> Generator[Path]:
 
 
 def _source(path: Path, reading: Reading, file: str, unpacked: Path) -> Source:
-    if is_layer(path):
-        return Source(path, "layer", reading, file)
-    refuse_layer(reading, file)
     format, is_packed = format_of(path, None, path.name, file)
     return Source(path, format, reading, file, unpacked=unpacked if is_packed else None)
 
@@ -216,10 +212,6 @@ def _with_columns(
             yield pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=schema)
 
     return table._replace(schema=schema, batches=batches())
-
-
-def _opened(source: Source) -> Table:
-    return read_layer(source) if source.format == "layer" else opened(source, UNBOUNDED)
 
 
 @contextmanager

@@ -44,6 +44,8 @@ class Columns(TypedDict, total=False):
     lon: str | None
     geometry: str | None
     id: str | None
+    layer: str | None
+    crs: str | None
     on_invalid: Literal["error", "null"]
     coordinates: Literal["check", "trust"]
     edges: Literal["planar", "spherical"] | None
@@ -66,10 +68,14 @@ class MatchOptions(Columns, total=False):
     observation_lon: str | None
     observation_geometry: str | None
     observation_id: str | None
+    observation_layer: str | None
+    observation_crs: str | None
     reference_lat: str | None
     reference_lon: str | None
     reference_geometry: str | None
     reference_id: str | None
+    reference_layer: str | None
+    reference_crs: str | None
 
 
 class JobOptions(MatchOptions, total=False):

@@ -45,7 +45,6 @@ _ADDRESS = (
 MATCHED = "how observations are matched"
 _COLUMNS = ("lat", "lon", "geometry", "id")
 _SETS = ("observation", "reference")
-_LAYERS = ("layer", *(f"{one}_layer" for one in _SETS))
 
 METRES = {"m": 1.0, "km": 1000.0, "mi": 1609.344, "nmi": 1852.0, "ft": 0.3048, "yd": 0.9144}
 """Metres of each unit: the international foot, yard and mile, and the nautical mile."""
@@ -130,6 +129,8 @@ def add_shared(parser: argparse.ArgumentParser, match: Any) -> None:
     for prefix, of in (("", "both files"), *((f"{one}-", f"the {one}s") for one in _SETS)):
         layer = f"of {of}, where a file has several"
         read(f"--{prefix}layer", metavar="LAYER", help=layer)
+        crs = f"of coordinates in columns of {of}, unless degrees: EPSG:25832"
+        read(f"--{prefix}crs", metavar="CRS", help=crs)
     keep = "null: keep rows with invalid coordinates, with a status"
     read("--on-invalid", choices=("error", "null"), default="error", help=keep)
     trust = "trust: take coordinates that look like metres or radians for degrees"
@@ -183,10 +184,10 @@ def _input_file(given: str, arguments: argparse.Namespace, stack: ExitStack) -> 
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
     from georesolve.intake.errors import UnsupportedFormat
-    from georesolve.intake.sources import format_of, is_layer
+    from georesolve.intake.sources import format_of
 
     try:
-        if not suffix and not is_layer(path):
+        if not suffix:
             format_of(path, None, path.name, "standard input")
     except UnsupportedFormat as error:
         if error.errors:
@@ -258,8 +259,6 @@ def _ask(given: argparse.Namespace) -> None:
 
     if len(given.observations) > 1:
         given.parser.error("--server takes one file of observations")
-    if any(getattr(given, name) for name in _LAYERS):
-        given.parser.error("--server reads no layers: leave --server out, or send GeoParquet")
     asked = given.options(given)
     options = {name: one for name, one in asdict(asked).items() if one is not None and one != {}}
     options["question"] = asked.question

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import shapely
 
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import InvalidInput, TooLarge
@@ -22,8 +23,11 @@ from georesolve.workers.widths import Width
 
 _ERROR_LENGTH = 500
 _PIECE_BYTES = 1 << 20
-# What pyarrow and Python raise for files that are malformed.
-_OF_THE_FILE = (pa.ArrowException, UnicodeError, OverflowError, RecursionError)
+# What pyarrow, GEOS and Python raise for files that are malformed.
+_OF_THE_FILE = (
+    *(pa.ArrowException, shapely.errors.GEOSException),
+    *(UnicodeError, OverflowError, RecursionError),
+)
 
 
 class Decoded(NamedTuple):

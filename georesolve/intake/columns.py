@@ -1,7 +1,7 @@
 """Which columns of a table hold the coordinates and the id."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import Literal, NamedTuple
 
@@ -20,25 +20,27 @@ LONGEST_NAME = 500
 """Characters that the name of a column has at most."""
 LATITUDE_NAMES = (
     ("lat", "latitude", "y"),
-    ("decimallatitude", "lat_dd", "lat_deg", "latitude_deg"),
+    ("decimallatitude", "lat_dd", "lat_deg", "latitude_deg", "northing"),
 )
 LONGITUDE_NAMES = (
     ("lon", "lng", "longitude", "x"),
-    ("long", "decimallongitude", "lon_dd", "long_dd", "lon_deg", "longitude_deg"),
+    ("long", "decimallongitude", "lon_dd", "long_dd", "lon_deg", "longitude_deg", "easting"),
 )
 """Those of a later group count where there is none of an earlier one."""
 ID_NAMES = (("id",),)
-_NAMED = ("lat", "lon", "geometry", "id", "layer")
+NAMED = ("lat", "lon", "geometry", "id", "layer", "crs")
+"""What may be said of one of two tables alone."""
 
 
 class Reading(NamedTuple):
     """How the user wants a table to be read; columns that are not named are recognised.
 
     `prefix` stands before the options that name columns of this table alone. `layer` is that of a
-    file that has several; None for the only one, or the only one of points. Lines and polygons are
-    refused unless it `takes_shapes`. Their `edges` are None where the file says how they run, and
-    `densify_m` where that is left to `intake.shapes`. Of Parquet no more may be read than is `kept`
-    besides coordinates and ids; None for all.
+    file that has several; None for the only one, or the only one of points. `crs` is that of
+    columns of coordinates, or of a layer that does not say its own; None for degrees. Lines and
+    polygons are refused unless it `takes_shapes`. Their `edges` are None where the file says how
+    they run, and `densify_m` where that is left to `intake.shapes`. Of Parquet no more may be read
+    than is `kept` besides coordinates and ids; None for all.
     """
 
     lat: str | None = None
@@ -49,6 +51,7 @@ class Reading(NamedTuple):
     coordinates: Trust = "check"
     prefix: str = ""
     layer: str | None = None
+    crs: str | None = None
     takes_shapes: bool = False
     edges: Edges | None = None
     densify_m: float | None = None
@@ -58,7 +61,7 @@ class Reading(NamedTuple):
 def reading_for(role: Role, both: Reading, options: object) -> Reading:
     """How to read one of two tables: the options of it alone count before those of both."""
     prefix = PREFIXES[role]
-    all_own = {name: getattr(options, prefix + name, None) for name in _NAMED}
+    all_own = {name: getattr(options, prefix + name, None) for name in NAMED}
     own = {name: column for name, column in all_own.items() if column is not None}
     # One way to find the points named for this table alone counts before the other for both.
     if "geometry" in own:
@@ -159,6 +162,13 @@ def _find(
             f"name one with the option {option!r}",
         )
     return found[0] if found else None
+
+
+def unlike(taken: Collection[str], names: tuple[str, ...], prefix: str) -> tuple[str, ...]:
+    """Names that no column has."""
+    while not set(names).isdisjoint(taken):
+        names = tuple(prefix + name for name in names)
+    return names
 
 
 def listed(names: Sequence[str], most: int = 20) -> str:

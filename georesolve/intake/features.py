@@ -4,12 +4,12 @@ Points become two columns of coordinates, lines and polygons one of WKB.
 """
 
 import json
-from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import shapely
 
+from georesolve.intake.columns import unlike
 from georesolve.intake.errors import InvalidInput, TooLarge
 from georesolve.intake.geometry import Geometry
 from georesolve.intake.sources import BATCH_ROWS, BadCell, Source, Table, bad_cells
@@ -57,8 +57,8 @@ def read_geojson(source: Source, most_columns: int) -> Table:
         raise bad_cells(source, bad, len(bad))
     rows = [one for one in found if isinstance(one, _Row)]
     properties = list(dict.fromkeys(name for row in rows for name in row.properties))
-    lat, lon = _unlike(properties, ("lat", "lon"), "geometry_")
-    ids = _unlike(properties, ("id",), "feature_") if any(row.id for row in rows) else ()
+    lat, lon = unlike(properties, ("lat", "lon"), "geometry_")
+    ids = unlike(properties, ("id",), "feature_") if any(row.id for row in rows) else ()
     names = [lon, lat, *ids, *properties]
     if len(names) > most_columns:
         # Here, before all of them have a value for every row.
@@ -89,7 +89,7 @@ def _shapes_of(source: Source, rows: list[_Row], columns: dict[str, pa.Array]) -
     ]
     if bad:
         raise bad_cells(source, bad, len(bad))
-    (name,) = _unlike(columns, ("geometry",), "feature_")
+    (name,) = unlike(columns, ("geometry",), "feature_")
     geo = {"primary_column": name, "columns": {name: {"encoding": "WKB", "geometry_types": []}}}
     table = pa.table({**columns, name: pa.array(shapely.to_wkb(geometries), pa.binary())})
     types = {f.name: pa.string() for f in table.schema if pa.types.is_null(f.type)}
@@ -101,13 +101,6 @@ def _shapes_of(source: Source, rows: list[_Row], columns: dict[str, pa.Array]) -
 def _is_shape(feature: Any) -> bool:
     geometry = feature.get("geometry") if isinstance(feature, dict) else None
     return isinstance(geometry, dict) and geometry.get("type") != "Point"
-
-
-def _unlike(properties: Collection[str], names: tuple[str, ...], prefix: str) -> tuple[str, ...]:
-    """Names that no property has."""
-    while not set(names).isdisjoint(properties):
-        names = tuple(prefix + name for name in names)
-    return names
 
 
 def _crs_name(crs: Any) -> str:

@@ -20,6 +20,7 @@ from georesolve.intake.columns import needed_columns
 from georesolve.intake.delimited import lines_before_rows, read_csv
 from georesolve.intake.features import read_geojson
 from georesolve.intake.geometry import geometries_of
+from georesolve.intake.layers import read_layer, refuse_layer
 from georesolve.intake.sources import BATCH_ROWS, InputFormat, Range, Source, Table
 from georesolve.workers.datasets import ROW_GROUP, streamed
 
@@ -31,6 +32,8 @@ _LINE_END = ord("\n")
 
 def read(source: Source, most_columns: int) -> Table:
     """Open a file with the reader of its format."""
+    if source.format != "layer":
+        refuse_layer(source.reading, source.file)
     if source.format == "geojson":
         return read_geojson(source, most_columns)
     return _READERS[source.format](source)
@@ -101,6 +104,7 @@ _READERS: dict[InputFormat, Callable[[Source], Table]] = {
     "parquet": _read_parquet,
     "arrow": _read_arrow,
     "csv": read_csv,
+    "layer": read_layer,
 }
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 65_536
 InputFormat = Literal["parquet", "arrow", "csv", "geojson", "layer"]
-"""A layer is what GDAL reads, of files of one's own alone: `is_layer`."""
+"""A layer is what GDAL reads: see `intake.layers`."""
 _MEDIA_TYPES: dict[InputFormat, set[str]] = {
     "parquet": {"application/vnd.apache.parquet", "application/x-parquet"},
     "arrow": {"application/vnd.apache.arrow.stream", "application/vnd.apache.arrow.file"},
@@ -42,22 +42,20 @@ HEAD_BYTES = 128
 """So many first bytes tell what a file is."""
 _GZIP = b"\x1f\x8b"
 _PACKED_HEAD_BYTES = 4096
+SHAPEFILE = b"\0\0\x27\x0a" + bytes(20)
+"""How the first file of a shapefile begins."""
+_ZIP = rb"PK\x03\x04"
+# Behind all else that is such an archive: what it holds is seen when it is read.
+_LAYERS = rb"SQLite format 3\0.{52}GPKG|" + re.escape(SHAPEFILE) + rb"|fgb\x03fgb|" + _ZIP
 # How a file begins that is not read, what it is, and what to send instead.
-_LAYERS = [
-    (rb"SQLite format 3\0.{52}GPKG", "a GeoPackage", "write its layer as GeoParquet"),
-    (rb"\0\0\x27\x0a\0{20}", "a shapefile", "write it as GeoParquet"),
-    (rb"fgb\x03fgb", "a FlatGeobuf", "write it as GeoParquet"),
-]
 _EXCEL = rb"PK\x03\x04.{26}(?:\[Content_Types\]\.xml|_rels/|docProps/|xl/)"
 _OPEN_DOCUMENT = rb"PK\x03\x04.{26}mimetypeapplication/vnd\.oasis\.opendocument"
 # The first that fits; a ZIP archive has the name of its first member in byte 30.
 _OTHERS = [
-    *_LAYERS,
     (_EXCEL, "an Excel workbook", "save it as CSV"),
     (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an Office file of before 2007", "save it as CSV"),
     (_OPEN_DOCUMENT, "an OpenDocument file", "save it as CSV"),
-    (rb"PK\x03\x04", "compressed with zip", "send it unpacked"),
-    (rb"SQLite format 3\0", "an SQLite database", "write its table as Parquet or CSV"),
+    (rb"SQLite format 3\0(?!.{52}GPKG)", "an SQLite database", "write its table as Parquet or CSV"),
     (_GZIP, "compressed with gzip twice", "send it unpacked"),
     (rb"BZh[1-9]1AY&SY", "compressed with bzip2", "send it unpacked"),
     (rb"\x28\xb5\x2f\xfd", "compressed with zstd", "send it unpacked"),
@@ -139,13 +137,6 @@ class Format(NamedTuple):
     is_packed: bool
 
 
-def is_layer(path: Path) -> bool:
-    """Whether a file is a GeoPackage, a FlatGeobuf or a shapefile."""
-    with path.open("rb") as handle:
-        head = handle.read(HEAD_BYTES)
-    return any(re.match(beginning, head, re.DOTALL) for beginning, *_ in _LAYERS)
-
-
 def format_of(path: Path, media_type: str | None, name: str | None, file: str) -> Format:
     """Recognise the format of a file, of one packed with gzip that of what it holds."""
     with path.open("rb") as handle:
@@ -174,6 +165,8 @@ def input_format(media_type: str | None, name: str | None, head: bytes, file: st
             raise UnsupportedFormat(
                 f"{file}: the file is {what}: {advice}", [{"file": file, "detail": what}]
             )
+    if re.match(_LAYERS, head, re.DOTALL):
+        return "layer"
     essence = (media_type or "").partition(";")[0].strip().lower()
     suffix = (name or "").rpartition(".")[2].lower()
     for told, known in ((essence, _MEDIA_TYPES), (suffix, _SUFFIXES)):
@@ -184,7 +177,7 @@ def input_format(media_type: str | None, name: str | None, head: bytes, file: st
         # A body has none.
         raise UnsupportedFormat(
             f"{file}: its media type ({essence[:80] or 'none'}) does not tell the format: send the "
-            "header Content-Type: text/csv or application/geo+json; Parquet and Arrow need none"
+            "header Content-Type: text/csv or application/geo+json; all others need none"
         )
     called = repr(name[:80]) if name else "none"
     # Files of a machine have no media type to speak of.

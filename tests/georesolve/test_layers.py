@@ -152,10 +152,6 @@ def test_a_layer_that_is_none_is_told(tmp_path, capsys):
     command = ["nearest", path, tmp_path / "r.parquet", "-o", tmp_path / "out.parquet"]
     assert commands.main([str(word) for word in command]) == 1
     assert "name one of them as observation_layer (--observation-layer" in capsys.readouterr().err
-    server = [*command, "--observation-layer", "shops", "--server", "http://localhost:1"]
-    with pytest.raises(SystemExit):
-        commands.main([str(word) for word in server])
-    assert "--server reads no layers" in capsys.readouterr().err
 
 
 def test_what_is_refused(tmp_path):
@@ -187,11 +183,3 @@ def test_what_is_not_installed_is_told(tmp_path, monkeypatch, capsys):
     out = str(tmp_path / "out.fgb")
     assert commands.main(["nearest", str(references), str(references), "-o", out]) == 3
     assert said in capsys.readouterr().err
-
-
-def test_a_service_does_not_read_them(service, tmp_path):
-    path = write(OBSERVATIONS, tmp_path / "o.gpkg")
-    sent = {"observations": path.read_bytes(), "references": path.read_bytes()}
-    answer = service.post("/resolve", files=sent)
-    assert answer.status_code == 415
-    assert "the file is a GeoPackage: write its layer as GeoParquet" in answer.json()["detail"]

@@ -532,8 +532,6 @@ OTHERS = {
     "workbook": (zipped(("[Content_Types].xml", "<")), "an Excel workbook: save it as CSV"),
     "workbook of another program": (zipped(("xl/styles.xml", "<")), "an Excel workbook"),
     "OpenDocument": (zipped(("mimetype", OPEN_DOCUMENT)), "an OpenDocument file: save it as CSV"),
-    "ZIP": (zipped(("points.csv", "lat,lon")), "compressed with zip: send it unpacked"),
-    "GeoPackage": (sqlite(0x47504B47), "a GeoPackage: write its layer as GeoParquet"),
     "SQLite": (sqlite(0), "an SQLite database"),
     "gzip": (gzip.compress(b"lat,lon"), "compressed with gzip twice: send it unpacked"),
     "bzip2": (bz2.compress(b"lat,lon"), "compressed with bzip2"),

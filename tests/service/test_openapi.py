@@ -19,6 +19,9 @@ OPERATIONS = {
 BINARY = {
     "application/vnd.apache.parquet",
     "application/vnd.apache.arrow.stream",
+    "application/geopackage+sqlite3",
+    "application/vnd.flatgeobuf",
+    "application/zip",
     "multipart/byteranges",
     "image/png",
 }

@@ -49,6 +49,7 @@ DatasetName = Annotated[
     ),
 ]
 
+_LAYERS = ("application/geopackage+sqlite3", "application/vnd.flatgeobuf", "application/zip")
 _UPLOAD: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -61,6 +62,7 @@ _UPLOAD: dict[str, Any] = {
             },
             PARQUET.media_type: openapi.BYTES,
             ARROW.media_type: openapi.BYTES,
+            **dict.fromkeys(_LAYERS, openapi.BYTES),
             "multipart/form-data": {
                 "schema": {
                     "type": "object",

@@ -95,6 +95,7 @@ def open_decoders() -> Children:
     if not all(has):
         logger.warning("files of strangers are decoded in half a sandbox, the kernel has %s", has)
     # pyarrow loads pandas, where there is one, with the first array that it makes: 1 s for each.
+    # Not GDAL and PROJ: they keep a file open, whose number would be that of another in a child.
     children = Children(serve, preload=[*_PRELOADED, "pandas"])
     children.make_ready()
     return children

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from georesolve.extras import MissingExtra
 from georesolve.intake.canonical import canonicalise, decode, refusal_of
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import Refused
@@ -31,7 +32,10 @@ from georesolve.workers.datasets import Facts, streamed
 from georesolve.workers.footers import append
 
 _MEMORY = Path("/proc/self/statm")
-REFUSALS = (errors.InvalidInput, errors.TooLarge, errors.StorageFull)
+REFUSALS = (
+    *(errors.InvalidInput, errors.InvalidRequest, errors.TooLarge, errors.StorageFull),
+    errors.UnsupportedFormat,
+)
 """What a process may answer that is the file's fault, by its name."""
 
 
@@ -158,9 +162,10 @@ def _answer(task: Task, limits: Limits) -> dict[str, Any]:
     try:
         return task.answer(limits)
     except Exception as error:
-        problem = _refusal_of(error, task.source, limits)
-        if problem is None:
+        refused = _refusal_of(error, task.source, limits)
+        if refused is None:
             return {"stack": traceback.format_exc()}
+        problem = errors.problem_of(refused)
         return {
             "problem": type(problem).__name__,
             "detail": problem.detail,
@@ -172,6 +177,10 @@ def _refusal_of(error: Exception, source: Source, limits: Limits) -> Refused | N
     """What a file has done, None where the error is a defect of ours."""
     if isinstance(error, Refused):
         return error
+    if isinstance(error, MissingExtra):
+        return errors.UnsupportedFormat(
+            f"{source.file}: this service does not read it, since {error.name} is not installed"
+        )
     if isinstance(error, MemoryError):
         return errors.TooLarge(
             f"{source.file}: decoding takes more than the limit of "

@@ -8,6 +8,8 @@ from georesolve.intake.columns import LONGEST_NAME, Edges, OnInvalid, Reading, T
 from georesolve.service.http.parameters import Parameters
 
 ColumnName = Annotated[str, Field(max_length=LONGEST_NAME)]
+# PROJ would take more, such as the names of files.
+CrsName = Annotated[str, Field(pattern="^[A-Za-z]{1,16}:[A-Za-z0-9]{1,16}$")]
 
 
 class TableParameters(Parameters):
@@ -21,6 +23,14 @@ class TableParameters(Parameters):
         "GeoArrow)",
     )
     id: ColumnName | None = Field(None, description="name of the id column")
+    layer: ColumnName | None = Field(
+        None, description="layer of a GeoPackage, or shapefile of a ZIP archive, with several"
+    )
+    crs: CrsName | None = Field(
+        None,
+        description="CRS of columns of coordinates, and of a layer that does not say its own, such "
+        "as EPSG:25832; degrees on WGS 84 without it",
+    )
     on_invalid: OnInvalid = Field(
         "error", description="error: refuse invalid coordinates; null: keep them with a status"
     )
@@ -46,6 +56,8 @@ class TableParameters(Parameters):
         """The same as the readers of files want it; a dataset may be of lines and polygons."""
         return Reading(
             *(self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates),
+            layer=self.layer,
+            crs=self.crs,
             takes_shapes=True,
             edges=self.edges,
             densify_m=self.densify_m,

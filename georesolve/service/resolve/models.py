@@ -24,7 +24,15 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from georesolve.intake.addresses import LONGEST, is_href
-from georesolve.intake.columns import EVERY, LONGEST_NAME, PREFIXES, Reading, Role, reading_for
+from georesolve.intake.columns import (
+    EVERY,
+    LONGEST_NAME,
+    NAMED,
+    PREFIXES,
+    Reading,
+    Role,
+    reading_for,
+)
 from georesolve.intake.errors import InvalidOption
 from georesolve.intake.representations import FORMATS, LINES
 from georesolve.options import Options, WithinOptions
@@ -251,12 +259,11 @@ def _with_options(model: type[M]) -> type[M]:
     """Add the options of `MatchOptions`, and for each of both tables those that name columns."""
     added: dict[str, Any] = {
         f"{prefix}{name}": (
-            ColumnName | None,
+            TableParameters.model_fields[name].annotation,
             Field(None, description=f"`{name}` of the {role} alone"),
         )
         for role, prefix in PREFIXES.items()
-        for name, one in TableParameters.model_fields.items()
-        if one.annotation == ColumnName | None
+        for name in NAMED
     }
     types = get_type_hints(MatchOptions) | dict.fromkeys(LISTS, _Columns)
     types["summary"] = _Summary

@@ -1,0 +1,40 @@
+"""Coordinates in another CRS as longitudes and latitudes on WGS 84, by PROJ."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from georesolve.extras import needed
+from georesolve.intake.columns import Columns
+from georesolve.intake.errors import InvalidOption
+from georesolve.intake.geometry import is_wgs_84
+from georesolve.workers.numbers import degrees
+
+
+def degrees_from(crs: str, file: str) -> Any:
+    """What transforms to longitude and latitude on WGS 84; None where they are that."""
+    pyproj = needed("pyproj", "gis", "another CRS")
+    try:
+        found = pyproj.CRS.from_user_input(crs)
+        if is_wgs_84(found.to_json_dict()):
+            return None
+        return pyproj.Transformer.from_crs(found, "OGC:CRS84", always_xy=True)
+    except pyproj.exceptions.ProjError:
+        raise InvalidOption(
+            f"{file}: PROJ knows no way from the CRS {crs[:80]!r} to degrees: name one such as "
+            "EPSG:25832"
+        ) from None
+
+
+def add_degrees(
+    batches: Iterator[pa.RecordBatch], columns: Columns, names: tuple[str, ...], transformer: Any
+) -> Iterator[pa.RecordBatch]:
+    """Append longitudes and latitudes to batches whose columns have other coordinates."""
+    for batch in batches:
+        x, y = (degrees(batch[name]) for name in (columns.lon, columns.lat))
+        for name, moved in zip(names, transformer.transform(x, y), strict=True):
+            # Where the CRS does not reach, PROJ gives infinity: such a row is invalid.
+            batch = batch.append_column(name, pa.array(np.where(np.isfinite(moved), moved, np.nan)))
+        yield batch

@@ -1,0 +1,135 @@
+"""GeoPackage, FlatGeobuf and shapefiles, also in a ZIP archive, by GDAL.
+
+A layer is read as a table with a GeoParquet column, in longitude and latitude on WGS 84: what is in
+another CRS is transformed.
+"""
+
+import json
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+
+from georesolve.extras import needed
+from georesolve.intake.columns import Reading
+from georesolve.intake.crs import degrees_from
+from georesolve.intake.errors import InvalidInput, InvalidOption, UnsupportedFormat
+from georesolve.intake.sources import BATCH_ROWS, SHAPEFILE, Source, Table
+
+_PURPOSE = "a GeoPackage, a FlatGeobuf or a shapefile"
+_ZIP = b"PK"
+# What zipfile raises of one that is malformed, encrypted or packed in a way that it does not know.
+_OF_THE_ARCHIVE = (
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+    *(EOFError, KeyError, NotImplementedError, RuntimeError, OSError, ValueError),
+)
+
+
+def refuse_layer(reading: Reading, file: str) -> None:
+    """Refuse that a layer is named of what has none."""
+    if reading.layer is not None:
+        raise InvalidOption(
+            f"{file}: it has no layers, and {reading.layer!r} is named as its layer: leave that "
+            "out, or name it for the other table alone (observation_layer, reference_layer)"
+        )
+
+
+def read_layer(source: Source) -> Table:
+    """Open a file of layers: the one that is named, or the only one, or the only one of points."""
+    raw = needed("pyogrio.raw", "gis", _PURPOSE)
+    errors = needed("pyogrio.errors", "gis", _PURPOSE)
+    path = _opened_at(source)
+    try:
+        layer = _layer(source, path)
+        with ExitStack() as stack:
+            meta, reader = stack.enter_context(
+                raw.open_arrow(path, layer=layer, batch_size=BATCH_ROWS, use_pyarrow=True)
+            )
+            opened = stack.pop_all()
+    except (errors.DataSourceError, errors.DataLayerError) as error:
+        text = str(error).replace(path, source.file).replace(str(source.path), source.file)
+        raise InvalidInput(f"{source.file}: not a readable layer: {text[:500]}") from None
+    column = meta["geometry_name"] or "wkb_geometry"
+    if column not in reader.schema.names:
+        return Table(reader.schema, _batches(opened, reader, column, None))
+    transformer = None
+    about: dict[str, Any] = {"encoding": "WKB", "geometry_types": []}
+    if meta["geometry_type"] not in (None, "Unknown"):
+        about["geometry_types"] = [meta["geometry_type"]]
+    if (crs := source.reading.crs or meta["crs"]) is None:
+        about["crs"] = None
+    else:
+        transformer = degrees_from(crs, source.file)
+    geo = {"version": "1.1.0", "primary_column": column, "columns": {column: about}}
+    schema = reader.schema.with_metadata({"geo": json.dumps(geo)})
+    return Table(schema, _batches(opened, reader, column, transformer))
+
+
+def _opened_at(source: Source) -> str:
+    """What GDAL opens: a file, or the shapefiles of a folder of a ZIP archive."""
+    with source.path.open("rb") as handle:
+        head = handle.read(len(SHAPEFILE))
+    if head == SHAPEFILE and not source.path.with_suffix(".shx").exists():
+        raise InvalidInput(
+            f"{source.file}: a shapefile is several files, .shp, .shx, .dbf and .prj: give them "
+            "as one ZIP archive"
+        )
+    if not head.startswith(_ZIP):
+        return str(source.path)
+    try:
+        with zipfile.ZipFile(source.path) as archive:
+            names = [PurePosixPath(name) for name in archive.namelist()]
+            shapes = [one for one in names if one.suffix.lower() == ".shp" and one.name[0] != "."]
+            # What else it may be GDAL would find out, and it reads formats that name other files.
+            heads = {archive.open(str(one)).read(len(SHAPEFILE)) for one in shapes}
+    except _OF_THE_ARCHIVE as error:
+        raise InvalidInput(f"{source.file}: not a readable ZIP archive: {error}") from None
+    if heads != {SHAPEFILE}:
+        what = "compressed with zip"
+        raise UnsupportedFormat(
+            f"{source.file}: the file is {what}, and holds no shapefile: send it unpacked",
+            [{"file": source.file, "detail": what}],
+        )
+    inside = f"/vsizip/{{{source.path}}}"
+    return f"{inside}/{shapes[0] if len(shapes) == 1 else shapes[0].parent}"
+
+
+def _layer(source: Source, path: str) -> str:
+    pyogrio = needed("pyogrio", "gis", _PURPOSE)
+    layers: list[tuple[str, str | None]] = pyogrio.list_layers(path).tolist()
+    listed = ", ".join(repr(name) for name, _ in layers) or "none"
+    wanted = source.reading.layer
+    if wanted is not None:
+        if wanted in [name for name, _ in layers]:
+            return wanted
+        raise InvalidOption(f"{source.file}: it has no layer {wanted!r}; its layers are: {listed}")
+    of_points = [name for name, kind in layers if kind is not None and "Point" in kind]
+    for names in ([name for name, _ in layers], of_points):
+        if len(names) == 1:
+            return names[0]
+    option = f"{source.reading.prefix}layer"
+    raise InvalidInput(
+        f"{source.file}: of its layers ({listed}) {len(of_points)} hold points: name one of them "
+        f"as {option} (--{option.replace('_', '-')} of the command)"
+    )
+
+
+def _batches(
+    opened: ExitStack, reader: pa.RecordBatchReader, column: str, transformer: Any
+) -> Iterator[pa.RecordBatch]:
+    import shapely
+
+    with opened:
+        for batch in reader:
+            if transformer is not None:
+                place = batch.schema.get_field_index(column)
+                shapes = shapely.from_wkb(batch[column].to_numpy(zero_copy_only=False))
+                moved = shapely.transform(shapes, transformer.transform, interleaved=False)
+                wkb = pa.array(shapely.to_wkb(moved), batch[column].type)
+                batch = batch.set_column(place, batch.schema.field(place), wkb)
+            yield batch

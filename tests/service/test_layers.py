@@ -1,0 +1,172 @@
+"""GeoPackage, FlatGeobuf and zipped shapefiles over HTTP, read in the sandbox, in whatever CRS."""
+
+import io
+import sqlite3
+import zipfile
+
+import geopandas
+import numpy as np
+import pyarrow as pa
+import pytest
+import shapely
+
+from tests import oracle
+from tests.conftest import sphere
+
+# Within the reach of UTM 32.
+LAT, LON = 50 + sphere(60, 5)[0] / 30, 9 + sphere(60, 6)[1] / 90
+SITES_LAT, SITES_LON = 50 + sphere(40, 7)[0] / 30, 9 + sphere(40, 8)[1] / 90
+SUFFIXES = ("gpkg", "fgb", "zip")
+NAMES = {"gpkg": "GPKG", "fgb": "FlatGeobuf", "zip": "ESRI Shapefile"}
+
+
+def frame(lat, lon, crs):
+    points = shapely.points(lon, lat)
+    named = {"name": [f"n{i}" for i in range(lat.size)]}
+    return geopandas.GeoDataFrame(named, geometry=points, crs="OGC:CRS84").to_crs(crs)
+
+
+def written(frame, folder, name, **layer):
+    """The bytes of a file of this name; those of a shapefile in a folder of an archive."""
+    stem, suffix = name.split(".")
+    path = folder / f"{stem}.{'shp' if suffix == 'zip' else suffix}"
+    # A spatial index would change the order of rows.
+    options = {"SPATIAL_INDEX": "NO"} if suffix == "fgb" else {}
+    frame.to_file(path, driver=NAMES[suffix], **options, **layer)
+    if suffix != "zip":
+        return path.read_bytes()
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("read me.txt", "sites")
+        for part in folder.glob(f"{stem}.*"):
+            archive.write(part, f"the sites/{part.name}")
+    return sink.getvalue()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Observations in UTM 32, and the same references in three formats and CRSs."""
+    folder = tmp_path_factory.mktemp("layers")
+    found = {"observations.gpkg": written(frame(LAT, LON, 25832), folder, "observations.gpkg")}
+    for suffix, crs in zip(SUFFIXES, (3857, 27700, 4326), strict=True):
+        name = f"sites.{suffix}"
+        found[name] = written(frame(SITES_LAT, SITES_LON, crs), folder, name)
+    return found
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_layers_of_any_crs_are_matched(service, files, suffix):
+    sent = {
+        "observations": ("observations.gpkg", files["observations.gpkg"]),
+        "references": (f"sites.{suffix}", files[f"sites.{suffix}"]),
+    }
+    accept = {"Accept": "application/vnd.apache.arrow.stream"}
+    answer = service.post("/resolve", files=sent, data={"columns": "name"}, headers=accept)
+    found = pa.ipc.open_stream(answer.raise_for_status().content).read_all()
+    rows, metres = oracle.nearest(LAT, LON, SITES_LAT, SITES_LON)
+    assert found["reference"].to_pylist() == rows.tolist()
+    assert found["reference_name"].to_pylist() == [f"n{row}" for row in rows]
+    # Transformed there and back: a millimetre, but for the datum of Great Britain.
+    within = 10 if suffix == "fgb" else 1e-3
+    np.testing.assert_allclose(found["distance_m"], metres, atol=within)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_layer_is_registered_as_a_whole_body(service, files, suffix):
+    made = service.post("/datasets", content=files[f"sites.{suffix}"], params={"name": suffix})
+    made = made.raise_for_status().json()
+    assert (made["rows"], made["name"]) == (40, suffix)
+    west, south, east, north = made["bbox"]
+    # Great Britain's CRS does not reach that far with precision.
+    expected = SITES_LON.min(), SITES_LAT.min(), SITES_LON.max(), SITES_LAT.max()
+    np.testing.assert_allclose((west, south, east, north), expected, atol=1e-3)
+    rows = service.get(f"/datasets/{made['id']}/rows", params={"most": 3}).json()
+    assert [row["name"] for row in rows] == ["n0", "n1", "n2"]
+    service.delete(f"/datasets/{made['id']}")
+
+
+def test_a_csv_names_its_crs(service):
+    moved = frame(LAT, LON, 25832).geometry
+    lines = [f"p{i},{one.y!r},{one.x!r}" for i, one in enumerate(moved)]
+    content = "\n".join(["id,northing,easting", *lines]).encode()
+    refused = service.post("/datasets", files={"file": ("utm.csv", content)})
+    assert refused.status_code == 400
+    assert "metres" in refused.json()["detail"]
+    options = {"crs": "EPSG:25832"}
+    made = service.post("/datasets", files={"file": ("utm.csv", content)}, data=options)
+    made = made.raise_for_status().json()
+    assert made["columns"] == ["id", "northing", "easting", "lon", "lat"]
+    rows = service.get(f"/datasets/{made['id']}/rows", params={"most": 60}).json()
+    np.testing.assert_allclose([row["lat"] for row in rows], LAT, atol=1e-9)
+    np.testing.assert_allclose([row["lon"] for row in rows], LON, atol=1e-9)
+    service.delete(f"/datasets/{made['id']}")
+
+
+def test_of_several_layers_one_is_named(service, tmp_path):
+    first = frame(LAT, LON, 25832)
+    written(first, tmp_path, "two.gpkg", layer="seen")
+    content = written(frame(SITES_LAT, SITES_LON, 3857), tmp_path, "two.gpkg", layer="sites")
+    refused = service.post("/datasets", files={"file": ("two.gpkg", content)})
+    assert refused.status_code == 400
+    assert "of its layers ('seen', 'sites') 2 hold points" in refused.json()["detail"]
+    refused = service.post("/datasets", files={"file": ("two.gpkg", content)}, data={"layer": "s"})
+    assert refused.status_code == 400
+    assert "it has no layer 's'" in refused.json()["detail"]
+    sent = dict.fromkeys(("observations", "references"), ("two.gpkg", content))
+    layers = {"observation_layer": "seen", "reference_layer": "sites"}
+    accept = {"Accept": "application/json"}
+    found = service.post("/resolve", files=sent, data=layers, headers=accept).json()
+    rows, _ = oracle.nearest(LAT, LON, SITES_LAT, SITES_LON)
+    assert [one["reference"] for one in found] == rows.tolist()
+
+
+def in_wal(folder):
+    """A GeoPackage in a mode of SQLite that wants a file beside it."""
+    written(frame(LAT, LON, 4326), folder, "wal.gpkg")
+    connection = sqlite3.connect(folder / "wal.gpkg")
+    connection.execute("PRAGMA journal_mode = wal")
+    connection.close()
+    return (folder / "wal.gpkg").read_bytes()
+
+
+def test_a_geopackage_that_was_being_written_is_read(service, tmp_path):
+    made = service.post("/datasets", files={"file": ("wal.gpkg", in_wal(tmp_path))})
+    made = made.raise_for_status().json()
+    assert made["rows"] == 60
+    service.delete(f"/datasets/{made['id']}")
+
+
+def archive(*members):
+    sink = io.BytesIO()
+    with zipfile.ZipFile(sink, "w") as made:
+        for name, content in members:
+            made.writestr(name, content)
+    return sink.getvalue()
+
+
+VRT = """<OGRVRTDataSource><OGRVRTLayer name="p"><SrcDataSource>/etc/passwd</SrcDataSource>
+</OGRVRTLayer></OGRVRTDataSource>"""
+SHAPES = shapely.LineString([(0, 0), (1, 1)])
+
+
+def test_what_is_refused(service, files, tmp_path):
+    lines = geopandas.GeoDataFrame(geometry=[SHAPES], crs=4326)
+    shapefile = zipfile.ZipFile(io.BytesIO(files["sites.zip"])).read("the sites/sites.shp")
+    for name, content, status, words in (
+        ("cut.gpkg", files["observations.gpkg"][:5000], 400, "file: not a readable layer"),
+        ("lines.gpkg", written(lines, tmp_path, "lines.gpkg"), 400, "only points are supported"),
+        ("points.zip", archive(("points.csv", "lat,lon")), 415, "holds no shapefile"),
+        ("other.zip", archive(("a.shp", VRT)), 415, "holds no shapefile"),
+        ("cut.zip", files["sites.zip"][:2000], 400, "not a readable ZIP archive"),
+        ("sites.shp", shapefile, 400, "give them as one ZIP archive"),
+    ):
+        refused = service.post("/datasets", content=content)
+        assert refused.status_code == status, (name, refused.text)
+        assert words.replace("file:", "the body:") in refused.json()["detail"], name
+    for crs, words in (("EPSG:1", "PROJ knows no way"), ("/etc/passwd", "should match")):
+        sent = {"file": ("a.csv", b"x,y\n1,2\n")}
+        refused = service.post("/datasets", files=sent, data={"crs": crs})
+        assert refused.status_code == 400
+        assert words in refused.json()["detail"]
+    refused = service.post("/datasets", files=sent, data={"layer": "a"})
+    assert "it has no layers" in refused.json()["detail"]
