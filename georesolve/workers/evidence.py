@@ -269,7 +269,8 @@ class Evidence:
             return self._verdict(
                 "metres",
                 "metres of a projected CRS",
-                "transform them to longitude and latitude on WGS 84 (EPSG:4326)",
+                "transform them to longitude and latitude on WGS 84 (EPSG:4326), or name their CRS "
+                "where they stand in columns (crs=EPSG:25832)",
             )
         many = len(self.latitudes) >= _DIFFERENT and self.swapped >= _TENTH * self.rows
         may_tell = self.rows > 1 and len(self.latitudes) > 1 and self._are_valid_swapped

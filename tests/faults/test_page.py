@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 
+import geopandas
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -169,6 +170,33 @@ def look_at_the_map(page, pictures):
     page.mouse.move(*inside[0])
     expect(place.locator(".leaflet-tooltip")).to_contain_text(re.compile(r"\w+ → .+: [\d.]+ k?m"))
     place.screenshot(path=pictures / "lines.png")
+
+
+def test_two_geopackages_in_other_crs_become_a_map_with_names(chromium, service, tmp_path):
+    lat, lon = np.array([46.95, 47.38, 47.05]), np.array([7.45, 8.54, 8.31])
+    for name, places, crs in (
+        ("seen.gpkg", ["Bern", "Zürich", "Luzern"], 2056),
+        ("towns.gpkg", ["Köniz", "Uster", "Kriens"], 3857),
+    ):
+        lat, lon = lat + 0.01, lon + 0.02
+        frame = geopandas.GeoDataFrame({"name": places}, geometry=shapely.points(lon, lat))
+        frame.set_crs(4326).to_crs(crs).to_file(tmp_path / name, driver="GPKG")
+    for page in opened(chromium, service, viewport=PHONE, color_scheme="dark"):
+        page.goto("/")
+        for legend, name in (("Observations", "seen.gpkg"), ("References", "towns.gpkg")):
+            panel = page.get_by_role("group", name=legend)
+            panel.locator("input[type=file]").set_input_files(tmp_path / name)
+            expect(panel).to_contain_text("3 rows")
+        page.get_by_label("(k)").fill("2")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", name="seen.gpkg x towns.gpkg, k = 2")).to_be_visible()
+        place = page.get_by_role("region", name="map of the result")
+        # To each of two references.
+        expect(place.locator("path.join")).to_have_count(6)
+        place.locator("path.observation").first.hover(force=True)
+        words = re.compile("Bern → Köniz|Zürich → Uster|Luzern → Kriens")
+        expect(place.locator(".leaflet-tooltip")).to_contain_text(words)
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
 def test_swapped_axes_are_refused_in_words(chromium, service):

@@ -60,7 +60,7 @@ def test_a_body_that_is_a_file_says_its_name(service):
                 "summary": json.dumps({"count": True}),
                 "summary_by": "reference",
             },
-            "a.csv x b.csv, one count a reference, within 1 km",
+            "a.csv x b.csv, a count for each reference, within 1 km",
         ),
         ({"name": "mine"}, "mine"),
     ],

@@ -77,7 +77,7 @@ def title_of(asked: Asked) -> str:
         asks = f"k = {options.k}"
         distance = options.max_distance_m
     else:
-        asks = f"one count a {options.summary_by}" if options.summary else "all"
+        asks = f"a count for each {options.summary_by}" if options.summary else "all"
     if isinstance(distance, float):
         distance = f"{distance / 1000:.15g} km" if distance >= 1000 else f"{distance:.15g} m"
     return f"{names[0]} x {names[1]}, {asks}{f', within {distance}' if distance else ''}"

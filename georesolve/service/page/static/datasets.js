@@ -55,7 +55,6 @@ export async function showDataset(main, query) {
   const address = `datasets/${encodeURIComponent(query.get("dataset"))}`;
   const [one, rows] = await Promise.all([get(address), get(`${address}/rows?most=${SHOWN_ROWS}`)]);
   document.title = `${one.name} · georesolve`;
-  const roles = { [one.lat]: "latitude", [one.lon]: "longitude", [one.id_column]: "id" };
   main.classList.add("wide");
   main.replaceChildren(
     named(one.name, (name) => patch(address, { name })),
@@ -67,7 +66,7 @@ export async function showDataset(main, query) {
       element("a", { class: "button", href: `${address}/data.parquet`, download: `${one.name.replace(/\.\w+$/, "")}.parquet` }, "Download as Parquet"),
     ),
     element("h2", {}, rows.length < one.rows ? "First rows" : "Rows"),
-    rowsTable(rows, "first rows of the dataset", roles),
+    rowsTable(rows, "first rows of the dataset", one),
     element("h2", {}, "Details"),
     definitions([
       ["stands for it", one.names.join(", ")],

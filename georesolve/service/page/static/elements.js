@@ -31,9 +31,12 @@ export function table(headings, rows, about = {}) {
   );
 }
 
-// Rows as objects; `roles` are words beside the names of some columns.
-export function rowsTable(rows, label, roles = {}) {
-  const names = Object.keys(rows[0] ?? {});
+// Rows as objects; `dataset` says what some of its columns are. Points that stand there as coordinates
+// are not shown a second time.
+export function rowsTable(rows, label, { lat = "", lon, id_column: id } = {}) {
+  const roles = { [lat]: "latitude", [lon]: "longitude", ...(id?.toLowerCase() === "id" ? {} : { [id]: "id" }) };
+  const points = lat.replace(/_lat$/, "");
+  const names = Object.keys(rows[0] ?? {}).filter((name) => name === lat || name !== points);
   const numbers = [...names.keys()].filter((at) => rows.some((row) => typeof row[names[at]] === "number"));
   // As many digits as a person reads: of degrees to 10 cm, of metres to a millimetre.
   const text = (value, name) => {

@@ -89,7 +89,7 @@ function keyOf({ colors, color_unmatched: unmatched, counts, rows }, kind) {
   if (!colors.length) return [element("p", {}, swatches("swatch", [unmatched]), " unmatched")];
   const ends = [colors[0], colors[colors.length >> 1], colors.at(-1)].map((one) => element("span", {}, metres(one.distance_m)));
   return [
-    element("p", {}, "Median distance in a pixel"),
+    element("p", {}, "Distance, the median in a pixel"),
     swatches("legend", colors.map((one) => one.color)),
     element("div", { class: "row" }, ends),
     (counts.matched ?? 0) < rows ? element("p", {}, swatches("swatch", [unmatched]), " without a match") : null,
@@ -157,7 +157,10 @@ async function draw(place, told, address, layer, kind, options) {
     singles.clearLayers();
     place.dataset.zoom = map.getZoom();
     const isNear = total * ranks <= MOST_LINED;
-    found.forEach(({ features }, at) => features.forEach((one) => single(one, inView[at].world, layer, kind, isNear ? null : dots).forEach((part) => singles.addLayer(part))));
+    const parts = found.flatMap(({ features }, at) => features.flatMap((one) => single(one, inView[at].world, layer, kind, isNear ? null : dots)));
+    // Lines below the dots, and an observation above its references.
+    const level = ({ options: { className } }) => ["join", "reference"].indexOf(className) & 3;
+    parts.sort((one, other) => level(one) - level(other)).forEach((part) => singles.addLayer(part));
     told.textContent = !total ? "Nothing of the result is in view." : isNear ? NEAR[kind](total) : FAR[kind];
   };
   map.on("moveend", near);
@@ -204,6 +207,6 @@ function single({ geometry, properties: row }, world, layer, kind, dots) {
   return [
     L.polyline(ends, { color: colour("--ink"), weight: faint ? 1 : 2, opacity: faint ? 0.6 : 1, className: "join", row }),
     dot(...ends[1], "#ffc35c", "reference"),
-    dot(...ends[0], colour("--bar"), "observation"),
+    ...(faint ? [] : [dot(...ends[0], colour("--bar"), "observation")]),
   ];
 }

@@ -140,6 +140,7 @@ export class PointSet {
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof Problem)) throw error;
+      this.found.replaceChildren();
       this.refuse(error.document);
       await this.#showRefused(signal);
     }
@@ -156,12 +157,13 @@ export class PointSet {
     this.found.append(element("p", {}, element("strong", {}, this.file?.name ?? dataset.name), element("br"), element("span", { class: "faint" }, facts.filter(Boolean).join(" · "))));
     const others = dataset.columns.filter((name) => ![dataset.lat, dataset.lon, dataset.id_column].includes(name));
     if (others.length) {
-      const box = (name) => element("label", { class: "chip" }, element("input", { type: "checkbox", value: name, onchange: this.changed }), ` ${name}`);
+      // What a map can show at a point without a further step.
+      const called = others.find((name) => /^(name|title|label)$/i.test(name)) ?? others.find((name) => /name/i.test(name));
+      const box = (name) => element("label", { class: "chip" }, element("input", { type: "checkbox", value: name, checked: name === called, onchange: this.changed }), ` ${name}`);
       this.carry.append(element("h3", {}, "Take along into the result"), ...others.map(box));
     }
     const rows = await get(`datasets/${dataset.id}/rows?most=${SHOWN_ROWS}`, { signal });
-    const roles = { [dataset.lat]: "latitude", [dataset.lon]: "longitude", [dataset.id_column]: "id" };
-    this.found.append(rowsTable(rows, `first rows of the ${this.role}`, roles));
+    this.found.append(rowsTable(rows, `first rows of the ${this.role}`, dataset));
   }
 
   // The first rows of what the service did not take, where the browser itself can read it.
