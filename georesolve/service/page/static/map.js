@@ -198,7 +198,8 @@ function single({ geometry, properties: row }, world, layer, kind, dots) {
   }
   const pieces = geometry.type === "LineString" ? [geometry.coordinates] : geometry.coordinates;
   const [lon, lat] = pieces[0][0];
-  if (dots) return [dot(lat, lon + world, layer.colors.findLast((one) => one.distance_m <= row.distance_m)?.color ?? layer.colors[0].color, "observation")];
+  const { color } = layer.colors.findLast((one) => one.distance_m <= row.distance_m) ?? layer.colors[0];
+  if (dots) return [dot(lat, lon + world, color, "observation")];
   let [other, otherLat] = pieces.at(-1).at(-1);
   if (other - lon > 180) other -= 360;
   if (lon - other > 180) other += 360;
@@ -206,7 +207,7 @@ function single({ geometry, properties: row }, world, layer, kind, dots) {
   const faint = (row.rank ?? 1) > 1;
   return [
     L.polyline(ends, { color: colour("--ink"), weight: faint ? 1 : 2, opacity: faint ? 0.6 : 1, className: "join", row }),
-    dot(...ends[1], "#ffc35c", "reference"),
-    ...(faint ? [] : [dot(...ends[0], colour("--bar"), "observation")]),
+    dot(...ends[1], colour("--paper"), "reference"),
+    ...(faint ? [] : [dot(...ends[0], color, "observation")]),
   ];
 }
