@@ -1,10 +1,12 @@
 """GeoPackage, FlatGeobuf and shapefiles, in and out, as GeoPandas writes and reads them."""
 
+import shutil
 import sys
 
 import geopandas
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import shapely
@@ -98,6 +100,43 @@ def test_another_crs_is_transformed(tmp_path):
     carried = shapely.from_wkb(found["reference_geom"].to_pylist())
     moved = references.to_crs("OGC:CRS84").geometry.to_numpy()[found["reference"].to_numpy()]
     assert shapely.equals(carried, moved).all()
+
+
+def test_columns_name_their_crs(tmp_path):
+    moved = frame(OBSERVATIONS.slice(0, 40), 3857)
+    table = pa.table({"x": moved.geometry.x, "y": moved.geometry.y, "lon": moved["name"]})
+    own = {"observation_crs": "EPSG:3857", "observation_lat": "y", "observation_lon": "x"}
+    expected = georesolve.nearest(OBSERVATIONS.slice(0, 40), REFERENCES)
+    found = georesolve.nearest(table, REFERENCES, **own)
+    assert found["reference"].equals(expected["reference"])
+    np.testing.assert_allclose(found["distance_m"], expected["distance_m"], atol=1e-6)
+    carried = georesolve.nearest(table, REFERENCES, **own, observation_columns="*")
+    # What the table has keeps its name.
+    assert carried["observation_lon"].to_pylist() == moved["name"].tolist()
+    np.testing.assert_allclose(
+        carried["observation_degrees_lat"], OBSERVATIONS["lat"][:40], atol=1e-9
+    )
+    pa.csv.write_csv(table, tmp_path / "o.csv")
+    pq.write_table(REFERENCES, tmp_path / "r.parquet")
+    command = ["nearest", tmp_path / "o.csv", tmp_path / "r.parquet", "--quiet"]
+    command += ["--observation-crs", "EPSG:3857", "--observation-lat", "y"]
+    command += ["--observation-lon", "x", "-o", tmp_path / "out.parquet"]
+    assert commands.main([str(word) for word in command]) == 0
+    assert pq.read_table(tmp_path / "out.parquet")["reference"].equals(expected["reference"])
+    with pytest.raises(georesolve.InvalidOption, match="PROJ knows no way from the CRS 'EPSG:1'"):
+        georesolve.nearest(table, REFERENCES, **{**own, "observation_crs": "EPSG:1"})
+
+
+def test_a_shapefile_in_an_archive(tmp_path):
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    write(OBSERVATIONS, folder / "o.shp")
+    shutil.make_archive(tmp_path / "o", "zip", folder)
+    expected = georesolve.nearest(OBSERVATIONS, REFERENCES)
+    assert georesolve.nearest(tmp_path / "o.zip", REFERENCES).equals(expected)
+    (folder / "o.shx").unlink()
+    with pytest.raises(georesolve.InvalidInput, match="give them as one ZIP archive"):
+        georesolve.nearest(folder / "o.shp", REFERENCES)
 
 
 def test_several_files_and_a_folder_of_shapefiles(tmp_path):

@@ -222,6 +222,9 @@ def test_a_registered_address(service, store, place):
     arrays = {name: few[name].to_pylist() for name in ("id", "lat", "lon")}
     answer = look_up(service, {"observations": arrays, "references": {"dataset": info["id"]}})
     check(pq.read_table(pa.BufferReader(answer.content)), few)
+    assert info["name"] == href[:200]
+    first = service.get(f"/datasets/{info['id']}/rows", params={"most": 2}).json()
+    assert [list(row) for row in first] == [info["columns"]] * 2
     answer = service.get(f"/datasets/{info['id']}/data.parquet")
     assert (answer.status_code, href in answer.json()["detail"]) == (404, True)
     assert service.delete(f"/datasets/{info['id']}").status_code == 204

@@ -212,6 +212,29 @@ def test_features_are_rows_of_the_result(service, drawn):
         assert found == sorted(metres[inside & ~np.isnan(metres)].tolist())
 
 
+@pytest.mark.parametrize("how", ["left", "inner"])
+def test_all_ranks_of_an_observation(service, how):
+    # On the equator: the first has two references near by, the second one, the third none.
+    seen = pa.table({"lat": [0.0] * 3, "lon": [10.0, 20.0, 30.0]})
+    references = pa.table({"lat": [0.0] * 3, "lon": [10.1, 10.2, 20.3]})
+    asked = {"k": 2, "max_distance_m": 50_000, "how": how}
+    location = finished_job(service, seen, references, **asked)
+    address = f"{location}/tiles/0/0/0.geojson"
+    for query, expected in (
+        ("", [(0, 1, 0), (1, 1, 2), (2, 1, None)]),
+        (
+            "?ranks=all",
+            [(0, 1, 0), (0, 2, 1), (1, 1, 2), (1, 2, None), (2, 1, None), (2, 2, None)],
+        ),
+    ):
+        found = [one["properties"] for one in service.get(address + query).json()["features"]]
+        rows = [(one["observation"], one["rank"], one["reference"]) for one in found]
+        kept = [one for one in expected if how == "left" or one[2] is not None]
+        assert sorted(rows, key=str) == sorted(kept, key=str)
+        metres = {row: one["distance_m"] for row, one in zip(rows, found, strict=True)}
+        assert metres[0, 1, 0] == pytest.approx(math.radians(0.1) * 6_371_008.8)
+
+
 def test_pairs_stand_where_their_observations_are(service):
     # As many rows as there are observations from the first to the last, one of which has none.
     seen = pa.table({"lat": [10.0, 80.0, 20.0], "lon": [10.0, 80.0, 20.0]})

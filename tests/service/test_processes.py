@@ -90,6 +90,7 @@ def test_descriptions(service):
         *service.get("/processes/within").json()["inputs"],
         "question",
         "output",
+        "name",
     }
 
 
