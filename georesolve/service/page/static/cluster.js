@@ -31,7 +31,9 @@ export async function showCluster(main) {
     const dashboard = checks.find((one) => one.name === "dashboard" && one.detail.startsWith("http"))?.detail;
     const link = element("a", { href: dashboard ?? "" }, dashboard ?? "");
     const jobs = (state) => count(sum("georesolve_live_jobs", { status: state }));
-    shown.replaceChildren(
+    const state = element(
+      "section",
+      { class: "card" },
       definitions([
         ["state", status],
         ["workers", workers ? `${count(workers.value)} on ${workers.labels.device}` : "none"],
@@ -46,14 +48,14 @@ export async function showCluster(main) {
       ]),
       dashboard
         ? element("p", { class: "faint" }, "The Dask dashboard has memory and load of each worker; an address on 127.0.0.1 opens on the machine of the service alone.")
-        : "",
-      element("h2", {}, "Checks"),
-      table(
-        ["check", "", "detail"],
-        checks.map((one) => [one.name, one.ok ? "good" : "wrong", one.detail]),
-        { label: "checks of the service" },
-      ),
+        : null,
     );
+    const found = table(
+      ["check", "", "detail"],
+      checks.map((one) => [one.name, element("span", { class: `status ${one.ok ? "successful" : "failed"}` }, one.ok ? "good" : "wrong"), one.detail]),
+      { label: "checks of the service" },
+    );
+    shown.replaceChildren(state, element("section", { class: "card" }, element("h2", {}, "Checks"), found));
     setTimeout(look, LOOK_MS);
   };
   await look();

@@ -10,9 +10,10 @@ function rowOf(one, again) {
   const address = `datasets/${encodeURIComponent(one.id)}`;
   const remover = element("button", { type: "button", class: "quiet wrong", "aria-label": `delete ${one.name}` }, "Delete");
   remover.addEventListener("click", async () => {
-    if (!confirm(`Delete the dataset ${one.name} for good? Results made with it stay.`)) return;
-    // By its name, if it has one: then all versions of it go.
-    await remove(one.names.length ? `datasets/${encodeURIComponent(one.names[0].split("@")[0])}` : address);
+    // The newest version of a name goes with all of them.
+    const all = one.names.find((name) => !name.includes("@"));
+    if (!confirm(`Delete the dataset ${one.name}${all ? ` and all versions of ${all}` : ""} for good? Results made with it stay.`)) return;
+    await remove(all ? `datasets/${encodeURIComponent(all)}` : address);
     await again();
   });
   return [

@@ -179,7 +179,7 @@ function stagesOf(job, report) {
   const took = lasted(job);
   const clock = [
     ["waiting for its turn", queue],
-    ["the workers search", partitions],
+    ["search by the workers, handed out by Dask", partitions],
     ["the result is put together", assemble],
     ["starting, checking, noting", Math.max(0, took - partitions - assemble)],
   ];
@@ -192,7 +192,7 @@ function stagesOf(job, report) {
   const chunks = Object.values(report.chunks_by_worker).reduce((sum, one) => sum + one, 0);
   return [
     table(["by the clock", "time", ""], [...clock.map((one) => meter(...one, all)), ["from accepted to done", seconds(all), ""]], { class: "bars", numbers: [1], label: "time by stage" }),
-    work.length ? element("p", { class: "faint" }, `The time of the workers, added up over ${many(chunks, "chunk")} that run side by side, so that it may be more or less than the clock's: ${work.join(", ")}.`) : null,
+    work.length ? element("p", { class: "faint" }, `The workers' own time${chunks > 1 ? `, added up over ${count(chunks)} chunks that run side by side: it may be more than the clock's` : ", which is less by what Dask takes"}: ${work.join(", ")}.`) : null,
     before.length ? element("p", { class: "faint" }, `Before the job, when the sets were sent: ${before.join(", ")}.`) : null,
   ];
 }

@@ -141,6 +141,8 @@ async function draw(place, told, address, layer, kind, options) {
   const near = async () => {
     asking.abort();
     const { signal } = (asking = new AbortController());
+    // The map may zoom on meanwhile.
+    const zoom = map.getZoom();
     const inView = tilesIn(map);
     const ask = (query) => Promise.all(inView.map(({ z, x, y }) => get(`${address}/tiles/${z}/${x}/${y}.geojson${query}`, { signal })));
     let found = [];
@@ -155,7 +157,7 @@ async function draw(place, told, address, layer, kind, options) {
     }
     singles.closeTooltip();
     singles.clearLayers();
-    place.dataset.zoom = map.getZoom();
+    place.dataset.zoom = zoom;
     const isNear = total * ranks <= MOST_LINED;
     const parts = found.flatMap(({ features }, at) => features.flatMap((one) => single(one, inView[at].world, layer, kind, isNear ? null : dots)));
     // Lines below the dots, and an observation above its references.
