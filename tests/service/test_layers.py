@@ -146,15 +146,23 @@ def archive(*members):
 
 VRT = """<OGRVRTDataSource><OGRVRTLayer name="p"><SrcDataSource>/etc/passwd</SrcDataSource>
 </OGRVRTLayer></OGRVRTDataSource>"""
-SHAPES = shapely.LineString([(0, 0), (1, 1)])
 
 
-def test_what_is_refused(service, files, tmp_path):
-    lines = geopandas.GeoDataFrame(geometry=[SHAPES], crs=4326)
+def test_polygons_are_references(service, tmp_path):
+    squares = frame(SITES_LAT, SITES_LON, 4326)
+    squares.geometry = shapely.box(SITES_LON, SITES_LAT, SITES_LON + 0.01, SITES_LAT + 0.01)
+    content = written(squares.to_crs(25832), tmp_path, "squares.gpkg")
+    inside = f"lat,lon\n{SITES_LAT[7] + 0.005},{SITES_LON[7] + 0.005}\n".encode()
+    sent = {"observations": ("a.csv", inside), "references": ("squares.gpkg", content)}
+    accept = {"Accept": "application/json"}
+    [found] = service.post("/resolve", files=sent, headers=accept).raise_for_status().json()
+    assert (found["reference"], found["distance_m"]) == (7, 0)
+
+
+def test_what_is_refused(service, files):
     shapefile = zipfile.ZipFile(io.BytesIO(files["sites.zip"])).read("the sites/sites.shp")
     for name, content, status, words in (
         ("cut.gpkg", files["observations.gpkg"][:5000], 400, "file: not a readable layer"),
-        ("lines.gpkg", written(lines, tmp_path, "lines.gpkg"), 400, "only points are supported"),
         ("points.zip", archive(("points.csv", "lat,lon")), 415, "holds no shapefile"),
         ("other.zip", archive(("a.shp", VRT)), 415, "holds no shapefile"),
         ("cut.zip", files["sites.zip"][:2000], 400, "not a readable ZIP archive"),

@@ -194,7 +194,9 @@ function single({ geometry, properties: row }, world, layer, kind, dots) {
     const [lon, lat] = geometry.coordinates;
     // A further reference may be too far of an observation that has its nearest.
     if (row.rank > 1) return [];
-    if (!(kind in COUNTED)) return [dot(lat, lon + world, layer.color_unmatched, "unmatched")];
+    // Where a shape is nearest the result may not say.
+    const near = layer.colors.findLast((one) => one.distance_m <= row.distance_m);
+    if (!(kind in COUNTED)) return [dot(lat, lon + world, row.reference === null ? layer.color_unmatched : (near ?? layer.colors[0]).color, row.reference === null ? "unmatched" : "observation")];
     const range = layer.colors.findLast((one) => one.count <= row.count);
     return [dot(lat, lon + world, range?.color ?? layer.color_unmatched, "counted")];
   }
