@@ -14,7 +14,7 @@ from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.lanes_cpu import prefetch_for_write
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import ROW, Scratch, keys_of, scratch, sort
-from georesolve.kernels.query import MAX_K
+from georesolve.kernels.query import MAX_K, Earth
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 WIDTH = 8
@@ -134,10 +134,10 @@ def fill_nodes(boxes, levels):  # type: ignore[no-untyped-def]
 
 
 def build(
-    lat_deg: np.ndarray, lon_deg: np.ndarray, *, copies: bool = False
+    lat_deg: np.ndarray, lon_deg: np.ndarray, *, copies: bool = False, earth: Earth = "sphere"
 ) -> tuple[np.ndarray, Tree]:
     """Make unit vectors of references, shape (n, 4), and their tree, which leaves NaN ones out."""
-    vectors = unit_vectors(lat_deg, lon_deg)
+    vectors = unit_vectors(lat_deg, lon_deg, earth=earth)
     with scratch(len(vectors)) as memory:
         return vectors, _tree(vectors, memory, copies)
 

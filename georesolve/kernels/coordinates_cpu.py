@@ -7,8 +7,9 @@ from numba import njit
 
 from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.distance import EARTH_RADIUS_M, metres_of_chord
+from georesolve.kernels.geodesic import on_ellipsoid
 from georesolve.kernels.memory_cpu import kept
-from georesolve.kernels.query import Answer, Degrees, Found
+from georesolve.kernels.query import Answer, Degrees, Earth, Found
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 _GRAIN = 1 << 14
@@ -31,7 +32,7 @@ def readable(degrees: Degrees) -> Degrees:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _fill(thread, threads, lat_deg, lon_deg, vectors):  # type: ignore[no-untyped-def]
+def _fill(thread, threads, lat_deg, lon_deg, flat, vectors):  # type: ignore[no-untyped-def]
     start = lat_deg.size * thread // threads
     stop = lat_deg.size * (thread + 1) // threads
     x = np.empty(_BLOCK)
@@ -45,6 +46,9 @@ def _fill(thread, threads, lat_deg, lon_deg, vectors):  # type: ignore[no-untype
         block = vectors[first:last]
         for i in range(last - first):
             x[i], y[i], z[i] = unit_vector(lat[i], lon[i])
+        if flat:
+            for i in range(last - first):
+                x[i], y[i], z[i] = on_ellipsoid(x[i], y[i], z[i])
         for i in range(last - first):
             block[i, 0] = x[i]
             block[i, 1] = y[i]
@@ -67,16 +71,20 @@ def _measure(thread, threads, chord2):  # type: ignore[no-untyped-def]
 
 
 def unit_vectors(
-    lat_deg: np.ndarray, lon_deg: np.ndarray, out: np.ndarray | None = None
+    lat_deg: np.ndarray,
+    lon_deg: np.ndarray,
+    out: np.ndarray | None = None,
+    earth: Earth = "sphere",
 ) -> np.ndarray:
     """Unit vectors of float64 degrees, shape (n, 4): x, y, z and zero, into `out` if that is given.
 
-    They are NaN where a coordinate is not valid.
+    They are NaN where a coordinate is not valid. Of the ellipsoid they are its points, in units of
+    the semi-major axis.
     """
     # Records of 32 bytes: none lies across two cache lines.
     vectors = kept(lat_deg.size, 4) if out is None else out
     degrees = readable(Degrees(lat_deg, lon_deg))
-    in_threads(_fill, threads_for(lat_deg.size, _GRAIN), *degrees, vectors)
+    in_threads(_fill, threads_for(lat_deg.size, _GRAIN), *degrees, earth == "wgs84", vectors)
     return vectors
 
 

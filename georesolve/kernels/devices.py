@@ -13,7 +13,7 @@ Array = Any
 _FLOAT64 = np.dtype(np.float64)
 
 Device = Literal["cpu", "cuda"]
-Step = Literal["coordinates", "brute", "tree", "within", "merge", "shapes", "outlines"]
+Step = Literal["coordinates", "brute", "tree", "within", "merge", "shapes", "outlines", "ellipsoid"]
 
 # Modules by name: those for CUDA are imported only once an array of CuPy has been seen.
 _MODULES: dict[Device, dict[Step, str]] = {
@@ -25,6 +25,7 @@ _MODULES: dict[Device, dict[Step, str]] = {
         "merge": "georesolve.kernels.merge_cpu",
         "shapes": "georesolve.kernels.shapes_cpu",
         "outlines": "georesolve.kernels.outlines_cpu",
+        "ellipsoid": "georesolve.kernels.ellipsoid_cpu",
     },
     "cuda": {
         "coordinates": "georesolve.kernels.coordinates_cuda",
@@ -33,6 +34,7 @@ _MODULES: dict[Device, dict[Step, str]] = {
         "within": "georesolve.kernels.within_cuda",
         "merge": "georesolve.kernels.reduce_cuda",
         "shapes": "georesolve.kernels.shapes_cuda",
+        "ellipsoid": "georesolve.kernels.ellipsoid_cuda",
     },
 }
 _DEVICE_OF_LIBRARY: dict[str, Device] = {"numpy": "cpu", "cupy": "cuda"}

@@ -3,6 +3,7 @@
 from typing import Any
 
 from georesolve.kernels.devices import Array, Device, coordinate_pair, device_of, implementation
+from georesolve.kernels.query import EARTHS, Earth
 from georesolve.kernels.shapes import ShapeIndex
 
 
@@ -15,10 +16,13 @@ class ReferenceIndex:
         Unit vectors in row order; NaN where a coordinate is not valid.
     tree : NamedTuple of arrays
         What the device's pruned search made of the vectors; only that search looks into it.
+    earth : {"sphere", "wgs84"}
+        What distances are measured on. On the ellipsoid vectors are its points, in units of the
+        semi-major axis.
     """
 
-    def __init__(self, vectors: Array, tree: Any) -> None:
-        self.vectors = vectors
+    def __init__(self, vectors: Array, tree: Any, earth: Earth = "sphere") -> None:
+        self.vectors, self.earth = vectors, earth
         self._tree = tree
 
     @property
@@ -31,7 +35,7 @@ class ReferenceIndex:
         return tree
 
     def __reduce__(self) -> Any:
-        return ReferenceIndex, (self.vectors, self.tree)
+        return ReferenceIndex, (self.vectors, self.tree, self.earth)
 
     @property
     def device(self) -> Device:
@@ -67,7 +71,9 @@ def index_of(arrays: dict[str, Array]) -> ReferenceIndex | ShapeIndex:
     return ReferenceIndex(vectors, kind(*tree))
 
 
-def build_index(lat_deg: Array, lon_deg: Array, *, copies: bool = False) -> ReferenceIndex:
+def build_index(
+    lat_deg: Array, lon_deg: Array, *, copies: bool = False, earth: Earth = "sphere"
+) -> ReferenceIndex:
     """Make the index of a reference set.
 
     Parameters
@@ -77,15 +83,19 @@ def build_index(lat_deg: Array, lon_deg: Array, *, copies: bool = False) -> Refe
     copies : bool
         Whether the tree holds all points that are equal, as `within` and `count_within` need. It
         leaves out those that no answer of `nearest` can name, which makes it faster.
+    earth : {"sphere", "wgs84"}
+        What distances are measured on: a sphere of the mean radius, or the ellipsoid of WGS 84.
 
     Raises
     ------
     TypeError
         When they are not arrays of numpy or CuPy, both on one device, with real numbers.
     ValueError
-        When they are not one-dimensional and of one length, or longer than the device's rows can be
+        When they are not one-dimensional and of one length, longer than the device's rows can be
         numbered: 2^32 on a CPU, 2^31 - 1 on a GPU.
     """
+    if earth not in EARTHS:
+        raise ValueError(f"earth must be one of {', '.join(EARTHS)}, got {earth!r}")
     tree = implementation(device_of(lat_deg), "tree")
     # Before anything takes memory.
     if lat_deg.size > tree.MAX_ROWS:
@@ -94,4 +104,4 @@ def build_index(lat_deg: Array, lon_deg: Array, *, copies: bool = False) -> Refe
             "of each part, `find` in it, and `merge` what was found"
         )
     lat_deg, lon_deg, _ = coordinate_pair(lat_deg, lon_deg)
-    return ReferenceIndex(*tree.build(lat_deg, lon_deg, copies=copies))
+    return ReferenceIndex(*tree.build(lat_deg, lon_deg, copies=copies, earth=earth), earth)

@@ -145,6 +145,10 @@ def _search(
             raise ValueError("exclude_self is for a set against itself: shapes are no observations")
         by: Algorithm = "brute" if algorithm == "brute" else "tree"
         return implementation(device, "shapes").search(index, degrees, query, by, measure=measure)
+    if index.earth == "wgs84":
+        search = implementation(device, "ellipsoid").search
+        chosen = way(device, degrees.lat_deg.size, index.n_references, query, algorithm)
+        return search(index, degrees, query, chosen.search, measure=measure)
     chosen = way(device, degrees.lat_deg.size, index.n_references, query, algorithm)
     step: Step = "brute" if chosen.search == "brute" else "tree"
     search = implementation(device, step).search

@@ -16,7 +16,7 @@ from numba import njit
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.hilbert import NO_KEY, cell, curve_key, octahedral
 from georesolve.kernels.memory_cpu import aligned
-from georesolve.kernels.query import Degrees
+from georesolve.kernels.query import Degrees, Earth
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 ROW = (1 << 32) - 1
@@ -266,7 +266,11 @@ def _range(points: np.ndarray) -> tuple[int, int]:
 
 
 def in_windows(
-    observations: Degrees, run: int, n_references: int, window: int | None = None
+    observations: Degrees,
+    run: int,
+    n_references: int,
+    window: int | None = None,
+    earth: Earth = "sphere",
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
     """Parts of the observations, up to `window` each, their unit vectors, and these in order."""
     lat_deg, lon_deg = observations
@@ -276,5 +280,5 @@ def in_windows(
         for start in range(0, n, max(window, 1)):
             part = slice(start, min(start + window, n))
             here = Scratch(*(array[: part.stop - start] for array in memory))
-            unit_vectors(lat_deg[part], lon_deg[part], here.points)
+            unit_vectors(lat_deg[part], lon_deg[part], here.points, earth)
             yield part, here.points, here.order[: sort(here, run)]

@@ -5,13 +5,16 @@ Every search module, for a CPU or a GPU, has ``search(index, degrees, query, mea
 ``count(index, degrees, within, by)`` and ``pairs(index, degrees, within, by)``.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from georesolve.kernels.devices import Array
 
 MAX_K = 64
+Earth = Literal["sphere", "wgs84"]
+EARTHS: tuple[Earth, ...] = get_args(Earth)
+"""What distances are measured on: a sphere, or the ellipsoid of WGS 84."""
 LATITUDE_DEG = (-90.0, 90.0)
 LONGITUDE_DEG = (-180.0, 360.0)
 

@@ -61,7 +61,8 @@ class Neighbours(NamedTuple):
     row: np.ndarray
 
 
-def _count_whole(collector, tree, node, level, bits, box):  # type: ignore[no-untyped-def]
+def count_whole(collector, tree, node, level, bits, box):  # type: ignore[no-untyped-def]
+    """Count boxes that are wholly within a distance, and open the others."""
     inside = bits & children_inside(tree.boxes, node, box, collector.inside)
     bits &= ~inside
     size = WIDTH << 3 * level
@@ -73,7 +74,7 @@ def _count_whole(collector, tree, node, level, bits, box):  # type: ignore[no-un
     return bits
 
 
-@looks(Neighbours, _count_whole)
+@looks(Neighbours, count_whole)
 def _take(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
     lanes, used, _, _, _, ends, fills, chord2, row = collector
     while bits:
