@@ -218,7 +218,7 @@ def resolve(
                     shutil.copyfileobj(matches, file, _COPIED_BYTES)
             else:
                 search = (
-                    Search(_in_memory(job.references, job), chosen)
+                    Search(_in_memory(job.references, job), chosen, earth=job.options.earth)
                     if shapes is None
                     else _search_shapes(job, shapes, chosen)
                 )

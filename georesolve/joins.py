@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -48,11 +48,12 @@ def sjoin_nearest(
     exclusive: bool = False,
     *,
     k: int = 1,
+    earth: kernels.Earth = "sphere",
     device: DeviceChoice = "auto",
 ) -> "GeoDataFrame":
     """Join points to their nearest points, as `geopandas.sjoin_nearest` does, in metres.
 
-    Distances are great-circle metres, whatever the CRS: each frame is transformed to longitude and
+    Distances are metres, whatever the CRS: each frame is transformed to longitude and
     latitude on WGS 84 by its own. A frame without a CRS is taken for degrees, with a warning.
 
     Parameters
@@ -73,6 +74,8 @@ def sjoin_nearest(
     k : int
         How many of the nearest are wanted, 1 to 64. All that are as near as the last of them are
         given, ordered by distance and then by row.
+    earth : {"sphere", "wgs84"}
+        What metres are measured on: a sphere, or the ellipsoid of WGS 84, by geodesics; for points.
     device : {"auto", "cpu", "cuda"}
         Where to search.
 
@@ -91,14 +94,14 @@ def sjoin_nearest(
         )
     if not 1 <= k <= kernels.MAX_K:
         raise ValueError(f"k must be 1 to {kernels.MAX_K}, got {k!r}")
-    left, right = _sets(left_df, right_df, how, "sjoin_nearest")
+    left, right = _sets(left_df, right_df, how, "sjoin_nearest", earth)
     with compiling():
         if how == "right":
-            search = Search(left, choose_device(device))
+            search = Search(left, choose_device(device), earth=earth)
             asking, found, metres = _nearest(search, right, k, max_distance, exclusive)
             pairs = _Pairs(found, asking, metres)
         else:
-            search = Search(right, choose_device(device))
+            search = Search(right, choose_device(device), earth=earth)
             pairs = _Pairs(*_nearest(search, left, k, max_distance, exclusive))
     if how == "inner":
         matched = pairs.right >= 0
@@ -116,6 +119,7 @@ def sjoin(
     distance: Any = None,
     *,
     distance_col: str | None = None,
+    earth: kernels.Earth = "sphere",
     device: DeviceChoice = "auto",
 ) -> "GeoDataFrame":
     """Join points to all points within a distance, as `geopandas.sjoin` does, in metres.
@@ -139,7 +143,7 @@ def sjoin(
         if distance is not None:
             raise ValueError(f"distance is of 'dwithin', and 'intersects' has none: {distance!r}")
         distance = 0.0
-    left, right = _sets(left_df, right_df, how, "sjoin")
+    left, right = _sets(left_df, right_df, how, "sjoin", earth)
     try:
         metres = np.asarray(distance, np.float64)
     except (TypeError, ValueError):
@@ -152,8 +156,9 @@ def sjoin(
     each = metres if metres.ndim else float(metres)
     batch = Batch(left.lat_deg, left.lon_deg, 0, each)
     with compiling():
-        search = Search(right, choose_device(device)).within(MatchOptions(question="within"))
-        starts, reference, distance_m = search.pairs(batch)
+        search = Search(right, choose_device(device), earth=earth)
+        within = search.within(MatchOptions(question="within", earth=earth))
+        starts, reference, distance_m = within.pairs(batch)
     pairs = _Pairs(np.arange(left.rows).repeat(np.diff(starts)), reference, distance_m)
     if how == "left":
         pairs = _Pairs(*_whole(left.rows, *pairs))
@@ -164,7 +169,11 @@ def sjoin(
 
 
 def _sets(
-    left_df: "GeoDataFrame", right_df: "GeoDataFrame", how: str, called: str
+    left_df: "GeoDataFrame",
+    right_df: "GeoDataFrame",
+    how: str,
+    called: str,
+    earth: kernels.Earth,
 ) -> tuple[Points, Points]:
     """The points of two frames that are joined, whose arguments are checked."""
     geopandas = needed("geopandas", "gis", called)
@@ -173,7 +182,16 @@ def _sets(
             raise ValueError(f"{name!r} should be GeoDataFrame, got {type(frame)}")
     if how not in _HOWS:
         raise ValueError(f'`how` was "{how}" but is expected to be in {_HOWS}')
+    if earth not in get_args(kernels.Earth):
+        raise ValueError(
+            f"earth must be one of {', '.join(get_args(kernels.Earth))}, got {earth!r}"
+        )
     references = _points(right_df, "references", takes_shapes=True)
+    if earth != "sphere" and references.shapes is not None:
+        raise ValueError(
+            f"earth={earth!r} is for points, but right_df has lines or polygons, which are on a "
+            "sphere alone: leave it out"
+        )
     return _points(left_df, "observations"), references
 
 

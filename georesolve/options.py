@@ -10,7 +10,7 @@ import numpy as np
 
 from georesolve.intake.columns import EVERY, Edges, OnInvalid, Reading, Role, Trust, reading_for
 from georesolve.intake.errors import InvalidOption, meant
-from georesolve.kernels import ALGORITHMS, MAX_K
+from georesolve.kernels import ALGORITHMS, MAX_K, Earth
 from georesolve.kernels.ways import Algorithm
 from georesolve.workers.datasets import PointSet
 from georesolve.workers.jobs import How, MatchOptions, Question
@@ -25,6 +25,7 @@ class _Shared:
 
     exclude_self: bool = False
     near: bool = False
+    earth: Earth = "sphere"
     algorithm: Algorithm = "auto"
     how: How = "left"
     columns: tuple[str, ...] | Literal["*"] = ()
@@ -165,6 +166,10 @@ class Options(_Shared):
     near
         Whether the result also has `near_lat` and `near_lon`, where the reference lies as it was
         given, and `bearing_deg`, in which direction from the observation.
+    earth
+        ``sphere``: metres are those of great circles on a sphere of the Earth's mean radius;
+        ``wgs84``: those of geodesics on the ellipsoid of WGS 84, by which the nearest is found.
+        For points.
     algorithm
         ``auto``, ``tree`` or ``brute``: the answer is the same.
     how
@@ -296,6 +301,7 @@ def _are_metres(given: Any) -> bool:
 
 
 _CHOICES = {
+    "earth": get_args(Earth),
     "algorithm": ALGORITHMS,
     "how": get_args(How),
     "on_invalid": get_args(OnInvalid),

@@ -10,6 +10,7 @@ from georesolve.intake.columns import Role
 from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.intake.points import Points
 from georesolve.kernels.devices import Device
+from georesolve.kernels.query import Earth
 from georesolve.options import Options, WithinOptions
 from georesolve.searches import Search
 from georesolve.tables import kinds_of
@@ -25,18 +26,19 @@ class References:
 
     def __init__(self, points: Points) -> None:
         self.points = points
-        self._searches: dict[Device, Search] = {}
+        self._searches: dict[tuple[Device, Earth], Search] = {}
         self._making = Lock()
 
-    def search(self, device: DeviceChoice) -> Search:
+    def search(self, device: DeviceChoice, earth: Earth) -> Search:
         """The search on the device that this process chooses."""
-        search = Search(self.points, choose_device(device))
+        search = Search(self.points, choose_device(device), earth=earth)
+        key = search.device, earth
         with self._making:
-            if search.device not in self._searches:
+            if key not in self._searches:
                 # Now, so that of several threads one builds it.
                 _ = search.index
-                self._searches[search.device] = search
-            return self._searches[search.device]
+                self._searches[key] = search
+            return self._searches[key]
 
     def __reduce__(self) -> Any:
         return References, (self.points,)
@@ -73,7 +75,7 @@ def matched_later(
     points = _points(empty, "observations", asked)
     # How many references there will be is not known now.
     nothing = replace(known.part(0, 0), rows=max(1, known.rows))
-    meta = match(empty, 0, Search(nothing, "cpu"), asked)
+    meta = match(empty, 0, Search(nothing, "cpu", earth=asked.earth), asked)
     if (needed := _needed(empty, points, asked)) is not None:
         observations = observations[needed]
     # One row a partition.
@@ -127,6 +129,6 @@ def _matched(
             f"observations and {held.points.rows} references: give one collection as both"
         )
     try:
-        return match(observations, first_row, held.search(device), asked)
+        return match(observations, first_row, held.search(device, asked.earth), asked)
     except InvalidInput as error:
         raise InvalidInput(f"in the partition that begins at row {first_row}: {error}") from error

@@ -4,6 +4,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -17,6 +18,7 @@ from georesolve.intake.columns import PREFIXES, Edges
 from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.intake.plausibility import check_match, looks_swapped
 from georesolve.intake.points import Points, write_points, write_shapes
+from georesolve.kernels import Earth
 from georesolve.options import Options, WithinOptions
 from georesolve.partitions import is_collection, matched_later
 from georesolve.searches import Progress, Search
@@ -33,6 +35,7 @@ def nearest(
     max_distance_m: float | None = None,
     exclude_self: bool = False,
     near: bool = False,
+    earth: Earth = "sphere",
     how: str = "left",
     columns: Sequence[str] | Literal["*"] | None = None,
     summary: Mapping[str, Any] | None = None,
@@ -63,6 +66,10 @@ def nearest(
     near
         Whether the result also has `near_lat` and `near_lon`, the coordinates of the reference as
         they were given, and `bearing_deg`.
+    earth
+        ``sphere``: metres are those of great circles on a sphere of radius 6 371 008.8 m, and the
+        nearest is the nearest by them. ``wgs84``: those of geodesics on the ellipsoid of WGS 84,
+        within 1 um, and so is the nearest; for points. An `Index` says itself which it is for.
     how
         ``left``: a row for every observation; ``inner``: for matched ones only.
     columns
@@ -92,8 +99,9 @@ def nearest(
         service: `observation` (row from 0), `rank` (for k > 1), `reference` (row, missing where
         there is none; -1 in arrays), `distance_m`, `status`, and what is carried. With `near` there
         are `near_lat`, `near_lon` and `bearing_deg` behind the distance: the direction in which the
-        great circle to the reference begins, clockwise from north, from 0 up to 360 degrees. All
-        three are missing where there is no reference, and the bearing also where the distance is 0.
+        great circle, or the geodesic, to the reference begins, clockwise from north, from 0 up to
+        360 degrees. All three are missing where there is no reference, and the bearing also where
+        the distance is 0.
         At a pole the longitude of the observation says where north is. A GeoDataFrame has the
         points of the observations as its geometry. A summary has the columns `observation`,
         `count`, `size_sum` and so on, `status`, and what is carried of the observations. Its sums
@@ -123,6 +131,7 @@ def nearest(
         max_distance_m=max_distance_m,
         exclude_self=exclude_self,
         near=near,
+        earth=earth,
         how=how,
         columns=() if columns is None else columns,
         summary=summary,
@@ -140,6 +149,7 @@ def within(
     exclude_self: bool = False,
     once: bool = False,
     near: bool = False,
+    earth: Earth = "sphere",
     how: str = "inner",
     columns: Sequence[str] | Literal["*"] | None = None,
     summary: Mapping[str, Any] | None = None,
@@ -155,7 +165,7 @@ def within(
 
     Parameters
     ----------
-    observations, references, near, columns, summary, first_row, device, progress, **options
+    observations, references, near, earth, columns, summary, first_row, device, progress, **options
         As for `nearest`.
     distance_m
         Metres; a reference at that distance matches. Or the name of a column of the observations,
@@ -193,6 +203,7 @@ def within(
         exclude_self=exclude_self,
         once=once,
         near=near,
+        earth=earth,
         how=how,
         columns=() if columns is None else columns,
         summary=summary,
@@ -222,6 +233,12 @@ def _resolved(
                     f"{name} says how references are read, and an Index has read its own: give "
                     f"Index({name.removeprefix(prefix)}={value!r}) instead"
                 )
+        if asked.earth not in ("sphere", references.search.earth):
+            raise InvalidOption(
+                f"earth is {asked.earth!r}, but the Index is of {references.search.earth!r}: give "
+                f"Index(earth={asked.earth!r}) instead"
+            )
+        asked = replace(asked, earth=references.search.earth)
     if is_collection(observations):
         if asked.summed() == "observations" or progress is not None or first_row is not None:
             raise InvalidOption(
@@ -241,7 +258,7 @@ def _resolved(
             )
     else:
         points_of_references = _references(references, observations, points, asked)
-        search = Search(points_of_references, choose_device(device))
+        search = Search(points_of_references, choose_device(device), earth=asked.earth)
     match = _checked(points, search.references, asked, first_row)
     if match.summary_by == "reference":
         if isinstance(references, Index):
@@ -253,7 +270,7 @@ def _resolved(
         searched = table.on_host(points, match.summarised)
         table = given(references, "references")
         points = search.references
-        search = Search(searched, search.device, asking=points)
+        search = Search(searched, search.device, asking=points, earth=match.earth)
     return table.resolve(points, search, match, progress)
 
 
@@ -310,6 +327,8 @@ class Index:
         Name of the layer of a file that has several.
     on_invalid, coordinates, edges, densify_m
         As for `nearest`.
+    earth
+        ``sphere`` or ``wgs84``: what distances are measured on, as for `nearest`.
     device
         ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
 
@@ -332,6 +351,7 @@ class Index:
         coordinates: str = "check",
         edges: Edges | None = None,
         densify_m: float | None = None,
+        earth: Earth = "sphere",
         device: DeviceChoice = "auto",
     ) -> None:
         options = Options(
@@ -344,9 +364,10 @@ class Index:
             coordinates=coordinates,  # type: ignore[arg-type]
             edges=edges,
             densify_m=densify_m,
+            earth=earth,
         )
         points = given(references, "references").points(options.reading("references"), None)
-        self.search = Search(points, choose_device(device))
+        self.search = Search(points, choose_device(device), earth=earth)
 
     def __len__(self) -> int:
         return self.search.references.rows
@@ -389,7 +410,7 @@ class Index:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the references to a file, as Parquet that any program reads.
 
-        On a CPU what was built of them lies beside it, in a file whose name ends in ``.index``:
+        On a CPU and a sphere what was built of them lies beside it, in a file whose name ends in ``.index``:
         `open` maps that into memory, and does without it. Each file is complete or absent,
         whatever happens meanwhile.
         """
@@ -402,7 +423,13 @@ class Index:
         self.search.save_index(_beside(path))
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, device: DeviceChoice = "auto") -> Self:
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        earth: Earth = "sphere",
+        device: DeviceChoice = "auto",
+    ) -> Self:
         """Read references that were saved, and map what was built of them.
 
         It is built anew where its file is missing, damaged or of another version.
@@ -422,7 +449,8 @@ class Index:
                 f"references: {os.fspath(path)!r} was not made by Index.save: make an Index of it, "
                 "which reads any table of points"
             ) from error
-        index = cls(Path(path), **names, on_invalid="null", coordinates="trust", device=device)
+        trusted: dict[str, Any] = {"on_invalid": "null", "coordinates": "trust"}
+        index = cls(Path(path), **names, **trusted, earth=earth, device=device)
         index.search.open_index(_beside(path))
         return index
 

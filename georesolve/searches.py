@@ -49,8 +49,14 @@ class Search:
     Where what searches them are `asking` lines and polygons, they look for these instead.
     """
 
-    def __init__(self, references: Points, device: Device, asking: Points | None = None) -> None:
-        self.references, self.device = references, device
+    def __init__(
+        self,
+        references: Points,
+        device: Device,
+        asking: Points | None = None,
+        earth: kernels.Earth = "sphere",
+    ) -> None:
+        self.references, self.device, self.earth = references, device, earth
         self._asking = asking if asking is not None and asking.shapes is not None else None
 
     @cached_property
@@ -59,18 +65,17 @@ class Search:
         shaped = self._asking or self.references
         if shaped.shapes is not None:
             return kernels.ShapeIndex(shaped.rows, shaped.shapes, self.device)
-        return kernels.build_index(
-            *self.on_device(self.references.lat_deg, self.references.lon_deg)
-        )
+        degrees = self.on_device(self.references.lat_deg, self.references.lon_deg)
+        return kernels.build_index(*degrees, earth=self.earth)
 
     def save_index(self, path: Path) -> None:
         """Write the index to a file, from a CPU; a GPU builds one sooner than it reads one."""
-        if self.device == "cpu":
+        if self.device == "cpu" and self.earth == "sphere":
             write_index(self.index, path, self.references.sha256)
 
     def open_index(self, path: Path) -> None:
         """Map the index of the same references from a file, if there is one that can be used."""
-        if self.device == "cpu" and path.exists():
+        if self.device == "cpu" and self.earth == "sphere" and path.exists():
             mapped = map_index(path, self.references.sha256)
             if mapped is not None:
                 self.index = mapped
@@ -100,7 +105,7 @@ class Search:
         if options.question == "within" and not self.index.whole:
             # It lacks some of the references at one place.
             degrees = self.on_device(self.references.lat_deg, self.references.lon_deg)
-            self.index = kernels.build_index(*degrees, copies=True)
+            self.index = kernels.build_index(*degrees, copies=True, earth=self.earth)
         references = self.references
         known = options, references.valid_rows, references.kept.__getitem__
         if self._asking is not None:
@@ -125,7 +130,8 @@ class Search:
         rows, counts = self._found(batch, options)
         if options.near:
             here = Degrees(batch.lat_deg, batch.lon_deg)
-            rows = with_near(rows, here, self._near(rows, here, batch.first_row), batch.first_row)
+            there = self._near(rows, here, batch.first_row)
+            rows = with_near(rows, here, there, batch.first_row, self.earth)
         return rows, counts
 
     def _near(self, rows: pa.Table, here: Degrees, first_row: int) -> Iterable[pa.Array]:

@@ -59,6 +59,7 @@ class MatchOptions(Columns, total=False):
     max_distance_m: float | None
     exclude_self: bool
     near: bool
+    earth: Literal["sphere", "wgs84"]
     algorithm: Literal["auto", "tree", "brute"]
     how: Literal["left", "inner"]
     columns: Sequence[str]
@@ -250,7 +251,7 @@ class AsyncClient:
         observations, references
             Each as for `register`, or a registered dataset (or the text `dataset:<id>`).
         options
-            `k`, `max_distance_m`, `exclude_self`, `near`, `how`, `columns`,
+            `k`, `max_distance_m`, `exclude_self`, `near`, `earth`, `how`, `columns`,
             `observation_columns` and `algorithm`, names of columns, and how to read them: see the
             match options of the service.
 

@@ -105,6 +105,8 @@ def add_shared(parser: argparse.ArgumentParser, match: Any) -> None:
     match("--exclude-self", action="store_true", help=own)
     near = "also the latitude and longitude of the reference, and the bearing to it"
     match("--near", action="store_true", help=near)
+    measured = "what metres are measured on: a sphere, or the ellipsoid of WGS 84 (points only)"
+    match("--earth", choices=("sphere", "wgs84"), default="sphere", help=measured)
     carry = "reference columns to carry into the result; '*' for all"
     match("--columns", type=_names, default=(), metavar="A,B", help=carry)
     carry = "observation columns to carry"

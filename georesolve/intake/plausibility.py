@@ -191,6 +191,16 @@ def check_match(
         )
     refuse_invalid(observations, "observations", on_invalid)
     refuse_invalid(references, "references", on_invalid)
+    if options.earth != "sphere" and any(
+        getattr(one, name, None) is not None
+        for one in (observations, references)
+        for name in ("shapes", "outlines")
+    ):
+        raise InvalidOption(
+            f"earth={options.earth!r} is for points, but one set has lines or polygons, to which "
+            "distances are measured on a sphere alone: leave it out",
+            [{"pointer": pointer("earth"), "detail": "lines and polygons are on the sphere"}],
+        )
     for name in ("exclude_self", "once"):
         if getattr(options, name) and observations.sha256 != references.sha256:
             raise InvalidOption(

@@ -6,15 +6,16 @@ No Dask, no HTTP, no files, no logging: those are the layers above.
 from georesolve.kernels.index import ReferenceIndex, build_index, index_of
 from georesolve.kernels.merge import merge
 from georesolve.kernels.nearest import find, measure, nearest
-from georesolve.kernels.query import MAX_K, Answer, Found, Pairs, Query, StepsSpent, Within
+from georesolve.kernels.query import MAX_K, Answer, Earth, Found, Pairs, Query, StepsSpent, Within
 from georesolve.kernels.shapes import ShapeIndex, Shapes, nearest_points
-from georesolve.kernels.ways import ALGORITHMS, Way, way
+from georesolve.kernels.ways import ALGORITHMS, Way, way, way_on_ellipsoid
 from georesolve.kernels.within import count_near, count_within, within
 
 __all__ = [
     "ALGORITHMS",
     "MAX_K",
     "Answer",
+    "Earth",
     "Found",
     "Pairs",
     "Query",
@@ -34,5 +35,6 @@ __all__ = [
     "nearest",
     "nearest_points",
     "way",
+    "way_on_ellipsoid",
     "within",
 ]

@@ -74,6 +74,7 @@ def unit_vectors(
     lat_deg: np.ndarray,
     lon_deg: np.ndarray,
     out: np.ndarray | None = None,
+    *,
     earth: Earth = "sphere",
 ) -> np.ndarray:
     """Unit vectors of float64 degrees, shape (n, 4): x, y, z and zero, into `out` if that is given.

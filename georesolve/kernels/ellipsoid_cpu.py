@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.boxes_cpu import ALL, NO_LIMIT, STACK, WIDTH
+from georesolve.kernels.boxes_cpu import ALL, NO_LIMIT, STACK, WIDTH, held
 from georesolve.kernels.coordinates_cpu import readable
 from georesolve.kernels.distance import closer, squared_chord
-from georesolve.kernels.ellipsoid import outermost
+from georesolve.kernels.ellipsoid import innermost, outermost
 from georesolve.kernels.geodesic import geodesic_m
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.lanes_cpu import children_within, lowest_bit
@@ -21,13 +21,16 @@ from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import ROW, in_windows, keys_of
 from georesolve.kernels.packets_cpu import LANES
-from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Query, StepsSpent
+from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Pairs, Query, StepsSpent, Within
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, looks, put, walk
 from georesolve.kernels.ways import Search
+from georesolve.kernels.within_cpu import RUN, count_whole, put_in_order
 
 _GRAIN = 256
 """Observations that are worth a thread."""
+_TURN = 64
+"""Observations that a thread takes in its turn."""
 _GEODESIC_STEPS = 256
 """Steps that a geodesic counts as: few are long."""
 _PATIENCE = 1 << 16
@@ -137,6 +140,105 @@ def _compare_all(ranked, vectors, worst):  # type: ignore[no-untyped-def]
                 worst = min(worst, outermost(key[last]))
 
 
+class Around(NamedTuple):
+    """Counts what is within a distance of one observation, or writes its row and its metres.
+
+    Rows below `least` and the row `own` are left out. Boxes of which all is within `inside` are
+    counted in `whole`, as `within_cpu.count_whole` does.
+    """
+
+    x: float
+    y: float
+    z: float
+    own: int
+    least: int
+    distance_m: float
+    inside: float
+    n: int
+    whole: np.ndarray
+    row: np.ndarray
+    metres: np.ndarray
+
+
+@looks(Around, count_whole)
+def _take(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
+    x, y, z, own, least, distance_m, inside, _, whole, rows, metres = collector
+    while bits:
+        leaf = node * WIDTH + lowest_bit(bits)
+        bits &= bits - 1
+        for j in range(WIDTH):
+            px, py, pz = tree.points[leaf, 0, j], tree.points[leaf, 1, j], tree.points[leaf, 2, j]
+            row = np.int64(tree.rows[leaf, j])
+            chord2 = squared_chord(x, y, z, px, py, pz)
+            if chord2 <= worst and row != own and row >= least:
+                if rows.size:
+                    length = geodesic_m(x, y, z, px, py, pz)
+                    if length <= distance_m:
+                        rows[whole[0]], metres[whole[0]] = row, length
+                        whole[0] += 1
+                elif chord2 <= inside or geodesic_m(x, y, z, px, py, pz) <= distance_m:
+                    whole[0] += 1
+    return worst, 0
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _search_around(  # type: ignore[no-untyped-def]
+    thread, threads, tree, n_held, vectors, points, order, brute, first_of_all, distances,
+    exclude_self, once, first_row, counts, starts, reference, distance_m,
+):  # fmt: skip
+    """Count what is within a distance of the observations of an order, or write it."""
+    fills = starts.size > 0
+    box, stack = np.empty(6), np.empty(STACK, np.int64)
+    whole, ranks = np.zeros(1, np.int64), np.empty(RUN, np.int64)
+    found, ordered = (np.empty(RUN), np.empty(RUN)), (np.empty(RUN), np.empty(RUN))
+    for turn in range(order.size):
+        # What has many pairs lies together in the order.
+        if turn // _TURN % threads != thread:
+            continue
+        i = order[turn] & ROW
+        x, y, z = points[i, 0], points[i, 1], points[i, 2]
+        limit = distances[first_of_all + i if distances.size > 1 else 0]
+        row = first_row + i
+        size = starts[i + 1] - starts[i] if fills else 0
+        if fills and not size:
+            continue
+        if found[0].size < size + RUN:
+            found = np.empty(2 * size + RUN), np.empty(2 * size + RUN)
+            ordered = np.empty(2 * size + RUN), np.empty(2 * size + RUN)
+        # Of whole boxes it is not known which rows they hold.
+        inside = -1.0 if fills or once or exclude_self else innermost(limit)
+        around = Around(
+            x, y, z, row if exclude_self else -1, row + 1 if once else 0, limit, inside, n_held,
+            whole, found[1] if fills else found[1][:0], found[0],
+        )  # fmt: skip
+        whole[0] = 0
+        if brute:
+            _take_all(around, vectors, outermost(limit))
+        else:
+            box[0], box[1], box[2], box[3], box[4], box[5] = x, y, z, x, y, z
+            walk(tree, around, box, outermost(limit), 0, 0, NO_LIMIT, stack)
+        if not fills:
+            counts[i] = whole[0]
+            continue
+        put_in_order(found, 0, size, ordered, 0, ranks)
+        for j in range(size):
+            distance_m[starts[i] + j] = ordered[0][j]
+            reference[starts[i] + j] = np.int64(ordered[1][j])
+
+
+@njit(inline="always")
+def _take_all(around, vectors, worst):  # type: ignore[no-untyped-def]
+    x, y, z, own, least, distance_m, _, _, whole, rows, metres = around
+    for row in range(vectors.shape[0]):
+        px, py, pz = vectors[row, 0], vectors[row, 1], vectors[row, 2]
+        if row != own and row >= least and squared_chord(x, y, z, px, py, pz) <= worst:
+            length = geodesic_m(x, y, z, px, py, pz)
+            if length <= distance_m:
+                if rows.size:
+                    rows[whole[0]], metres[whole[0]] = row, length
+                whole[0] += 1
+
+
 def search(
     index: ReferenceIndex, observations: Degrees, query: Query, by: Search, *, measure: bool = False
 ) -> Found | Answer:
@@ -162,18 +264,10 @@ def search(
             in_threads(search_lists, threads, *at)
             left = _spent(left, tally[:, 0], query)
         steps = np.zeros(threads, np.int64)
-        at = (
-            tree,
-            index.vectors,
-            points,
-            order,
-            by == "brute" or not size,
-            *asked,
-            *nearest,
-            reference,
-            key,
-        )
-        in_threads(_settle, threads, *at, left, steps)
+        in_threads(
+            _settle, threads, tree, index.vectors, points, order, by == "brute" or not size,
+            *asked, *nearest, reference, key, left, steps,
+        )  # fmt: skip
         left = _spent(left, steps, query)
     return answer_of(found) if measure else found
 
@@ -189,3 +283,39 @@ def answer_of(found: Found) -> Answer:
     """The metres of what was found, which are its keys."""
     found.key[found.reference < 0] = np.nan
     return Answer(*found)
+
+
+def _around(
+    index: ReferenceIndex, observations: Degrees, asked: Within, by: Search, counts: np.ndarray,
+    found: Pairs,
+) -> None:  # fmt: skip
+    n_held = held(index.tree)
+    for part, points, order in in_windows(
+        readable(observations), LANES, index.tree.rows.size, earth="wgs84"
+    ):
+        counts[part] = 0
+        if not n_held:
+            continue
+        here = asked._replace(first_row=asked.first_row + part.start)
+        starts = found.starts[part.start : part.stop + 1]
+        in_threads(
+            _search_around, threads_for(order.size, _GRAIN), index.tree, n_held, index.vectors,
+            points, order, by == "brute", part.start, *here, counts[part], starts, *found[1:],
+        )  # fmt: skip
+
+
+def count(index: ReferenceIndex, observations: Degrees, asked: Within, by: Search) -> np.ndarray:
+    """How many references lie within the distance of every observation."""
+    counts = np.empty(observations.lat_deg.size, np.int64)
+    none = np.empty(0, np.int64)
+    _around(index, observations, asked, by, counts, Pairs(none, none, np.empty(0)))
+    return counts
+
+
+def pairs(index: ReferenceIndex, observations: Degrees, asked: Within, by: Search) -> Pairs:
+    """All references within the distance of every observation, nearest first, equals by row."""
+    counts = count(index, observations, asked, by)
+    starts = np.append(0, counts.cumsum())
+    found = Pairs(starts, np.empty(starts[-1], np.int64), np.empty(starts[-1]))
+    _around(index, observations, asked, by, counts, found)
+    return found

@@ -104,4 +104,5 @@ def build_index(
             "of each part, `find` in it, and `merge` what was found"
         )
     lat_deg, lon_deg, _ = coordinate_pair(lat_deg, lon_deg)
-    return ReferenceIndex(*tree.build(lat_deg, lon_deg, copies=copies, earth=earth), earth)
+    vectors, standing = tree.build(lat_deg, lon_deg, copies=copies, earth=earth)
+    return ReferenceIndex(vectors, standing, earth)

@@ -12,9 +12,9 @@ from georesolve.kernels.devices import (
     implementation,
 )
 from georesolve.kernels.index import ReferenceIndex
-from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Query
+from georesolve.kernels.query import MAX_K, Answer, Degrees, Earth, Found, Query
 from georesolve.kernels.shapes import ShapeIndex
-from georesolve.kernels.ways import ALGORITHMS, Algorithm, way
+from georesolve.kernels.ways import ALGORITHMS, Algorithm, way, way_on_ellipsoid
 
 
 def nearest(
@@ -35,7 +35,10 @@ def nearest(
     among equals it is the one of the lowest row. The same input gives the same bits on a CPU and
     on a GPU, with any algorithm and any split of the observations.
 
-    Metres are made of the squared chord alone: a later rank never has fewer, and what
+    On the ellipsoid of WGS 84, if the index is on that, it is the one with the shortest geodesic in
+    float64, of whose length metres are within 1 um.
+
+    On the sphere metres are made of the squared chord alone: a later rank never has fewer, and what
     `max_distance_m` leaves out is the tail. They are right to 1 mm or 1e-12, whichever is larger,
     but for references within 150 m of the observation's antipode: there few chords differ in
     float64, and metres are right to 0.4 m.
@@ -104,21 +107,26 @@ def find(
     return found
 
 
-def measure(found: Found, *, max_distance_m: float | None = None) -> Answer:
+def measure(
+    found: Found, *, max_distance_m: float | None = None, earth: Earth = "sphere"
+) -> Answer:
     """The answer of `nearest` from what `find` found and `kernels.merge` merged.
 
     Parameters
     ----------
     found : Found
-        Rows in the whole reference set, and squared chords as keys.
+        Rows in the whole reference set, and their keys.
     max_distance_m : float, optional
         As for `nearest`.
+    earth : {"sphere", "wgs84"}
+        That of the indexes.
     """
     _check_limit(max_distance_m)
     # A copy: the answer is written over it.
     own = Found(found.reference.copy(), found.key.copy())
-    coordinates = implementation(device_of(found.reference), "coordinates")
-    return _within(coordinates.answer_of(own), max_distance_m)
+    step: Step = "coordinates" if earth == "sphere" else "ellipsoid"
+    answer = implementation(device_of(found.reference), step).answer_of(own)
+    return _within(answer, max_distance_m)
 
 
 def _check_limit(max_distance_m: float | None) -> None:
@@ -147,8 +155,9 @@ def _search(
         return implementation(device, "shapes").search(index, degrees, query, by, measure=measure)
     if index.earth == "wgs84":
         search = implementation(device, "ellipsoid").search
-        chosen = way(device, degrees.lat_deg.size, index.n_references, query, algorithm)
-        return search(index, degrees, query, chosen.search, measure=measure)
+        sizes = degrees.lat_deg.size, index.n_references
+        by_what = way_on_ellipsoid(device, *sizes, query, algorithm).search
+        return search(index, degrees, query, by_what, measure=measure)
     chosen = way(device, degrees.lat_deg.size, index.n_references, query, algorithm)
     step: Step = "brute" if chosen.search == "brute" else "tree"
     search = implementation(device, step).search

@@ -280,5 +280,5 @@ def in_windows(
         for start in range(0, n, max(window, 1)):
             part = slice(start, min(start + window, n))
             here = Scratch(*(array[: part.stop - start] for array in memory))
-            unit_vectors(lat_deg[part], lon_deg[part], here.points, earth)
+            unit_vectors(lat_deg[part], lon_deg[part], here.points, earth=earth)
             yield part, here.points, here.order[: sort(here, run)]

@@ -75,7 +75,8 @@ class Within(NamedTuple):
     Attributes
     ----------
     chord2 : float64 array of numpy, shape (1,) or (n_observations,)
-        Greatest squared chord that counts, one for all or one each, from `chord2_within`.
+        Greatest squared chord that counts, one for all or one each, from `chord2_within`. On the
+        ellipsoid they are metres.
     exclude_self : bool
         Whether row ``first_row + i`` is left out of observation i.
     once : bool
@@ -98,8 +99,8 @@ class Found(NamedTuple):
     reference : int64 array, shape (n_observations, k)
         Row of the reference; -1 where there is none.
     key : float64 array, shape (n_observations, k)
-        What answers are ordered by before the row: the squared chord of the unit vectors; infinity
-        where there is none.
+        What answers are ordered by before the row: the squared chord of the unit vectors, or on the
+        ellipsoid metres; infinity where there is none.
     """
 
     reference: Array
@@ -114,7 +115,8 @@ class Answer(NamedTuple):
     reference : int64 array, shape (n_observations,) or (n_observations, k) for k > 1
         Row of the nearest reference, the lowest of equally near ones; -1 where there is none.
     distance_m : float64 array, of the same shape
-        Great-circle metres on a sphere of radius 6 371 008.8 m; NaN where there is none.
+        Great-circle metres on a sphere of radius 6 371 008.8 m, or metres of geodesics on the
+        ellipsoid; NaN where there is none.
     """
 
     reference: Array
@@ -131,7 +133,7 @@ class Pairs(NamedTuple):
     reference : int64 array, shape (n_pairs,)
         Row of the reference; of an observation nearest first, equal ones by row.
     distance_m : float64 array, shape (n_pairs,)
-        Great-circle metres on a sphere of radius 6 371 008.8 m.
+        Metres, as in an `Answer`.
     """
 
     starts: Array

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from georesolve.kernels.devices import Device, implementation
-from georesolve.kernels.query import Degrees
+from georesolve.kernels.query import Degrees, Earth
 
 
 class Shapes(NamedTuple):
@@ -114,6 +114,7 @@ class ShapeIndex:
     """
 
     whole = True
+    earth: Earth = "sphere"
 
     def __init__(
         self, n_references: int, shapes: Shapes, device: Device = "cpu", built: Any = None

@@ -73,6 +73,19 @@ def way(
     return walk(device, n_observations, n_references, query)
 
 
+def way_on_ellipsoid(
+    device: Device,
+    n_observations: int,
+    n_references: int,
+    query: Query | Within,
+    algorithm: Algorithm = "auto",
+) -> Way:
+    """The same on the ellipsoid, for which cells are not proven."""
+    if algorithm == "brute":
+        return Way("brute", "it was asked for")
+    return walk(device, n_observations, n_references, query)
+
+
 def walk(device: Device, n_observations: int, n_references: int, query: Query | Within) -> Way:
     """How observations walk down the tree, and why."""
     if device == "cuda":

@@ -10,7 +10,7 @@ from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.nearest import checked
 from georesolve.kernels.query import Pairs, Within
 from georesolve.kernels.shapes import ShapeIndex
-from georesolve.kernels.ways import Algorithm, way
+from georesolve.kernels.ways import Algorithm, way, way_on_ellipsoid
 
 
 def within(
@@ -116,12 +116,16 @@ def _search(
             "the index leaves out equal references, which no answer of `nearest` can name: build "
             "it with build_index(lat_deg, lon_deg, copies=True)"
         )
+    if index.earth == "wgs84":
+        asked = Within(distances, *query)
+        by = way_on_ellipsoid(device, n, index.n_references, asked, algorithm).search
+        return getattr(implementation(device, "ellipsoid"), what)(index, degrees, asked, by)
     asked = Within(implementation("cpu", "coordinates").chord2_within(distances), *query)
     if isinstance(index, ShapeIndex):
         if asked.exclude_self or asked.once:
             raise ValueError("exclude_self and once are for a set against itself, not for shapes")
-        by: Algorithm = "brute" if algorithm == "brute" else "tree"
-        return getattr(implementation(device, "shapes"), what)(index, degrees, asked, by)
+        to: Algorithm = "brute" if algorithm == "brute" else "tree"
+        return getattr(implementation(device, "shapes"), what)(index, degrees, asked, to)
     chosen = way(device, n, index.n_references, asked, algorithm)
     return getattr(implementation(device, "within"), what)(index, degrees, asked, chosen.search)
 

@@ -115,6 +115,8 @@ def is_quick(observations: Dataset, references: Dataset, options: MatchOptions) 
     return (
         not options.of_pairs
         and references.outlines is None
+        # It may have to be compiled first.
+        and options.earth == "sphere"
         and isinstance(observations.file, InMemory)
         and observations.rows * options.k <= _QUICK_ROWS
         and observations.rows <= _QUICK_SECONDS * rate
@@ -133,7 +135,8 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
         # Where not all pieces have room, they would push each other out for ever.
         raise NotAtHand(f"{references.rows} references are searched piece by piece")
     columns = options.needed_of_references(references)
-    if references.as_points > QUICKLY_INDEXED and not is_resident(references, columns):
+    is_there = is_resident(references, columns, options.earth)
+    if references.as_points > QUICKLY_INDEXED and not is_there:
         # One set at a time: each takes memory and all cores.
         if _warming.acquire(blocking=False):
             threading.Thread(target=_warm_up, args=(job, columns), daemon=True).start()
@@ -142,7 +145,7 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
     lat_deg, lon_deg = _degrees(job.observations)
     read = time.perf_counter()
     if job.observations.outlines is None:
-        resident_index(references, (0, references.rows), job.indexes)
+        resident_index(references, (0, references.rows), job.indexes, earth=options.earth)
     loaded = time.perf_counter()
     chunk = Chunk(0, job.observations.rows)
     most_threads = allowed.threads
@@ -201,7 +204,7 @@ def _valid(observations: Dataset, lat_deg: np.ndarray, lon_deg: np.ndarray) -> n
 
 def _warm_up(job: Job, columns: list[str]) -> None:
     try:
-        load_all(job.references, columns, job.indexes)
+        load_all(job.references, columns, job.indexes, job.options.earth)
     except Exception:
         # A job that needs them tells of it; they may have been removed meanwhile.
         logger.warning("%d references cannot be loaded", job.references.rows, exc_info=True)

@@ -92,5 +92,5 @@ def carried(
             if job.references.outlines is not None:
                 index = whole_index(job.references, "positions on lines and polygons", job.indexes)
                 columns = nearest_of(index, rows, degrees, chunk.start)
-            rows = with_near(rows, degrees, columns, chunk.start)
+            rows = with_near(rows, degrees, columns, chunk.start, job.options.earth)
         yield with_carried(rows, job.options, own.select(of_observations), references, chunk.start)

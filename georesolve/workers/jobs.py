@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
-from georesolve.kernels import MAX_K
+from georesolve.kernels import MAX_K, Earth
 from georesolve.kernels.ways import Algorithm
 from georesolve.workers.datasets import Dataset, PointSet
 from georesolve.workers.index_files import IndexFolder
@@ -75,6 +75,10 @@ class MatchOptions:
     near: bool = field(
         default=False,
         metadata=_about("also where the reference lies, and the bearing to it, in degrees"),
+    )
+    earth: Earth = field(
+        default="sphere",
+        metadata=_about("what metres are measured on: a sphere, or the ellipsoid of WGS 84"),
     )
     algorithm: Algorithm = field(default="auto", metadata=_about("how to search; same answer"))
     how: How = field(

@@ -8,7 +8,7 @@ import pyarrow as pa
 from georesolve.kernels import Answer, Pairs, ShapeIndex, nearest_points
 from georesolve.kernels.bearing import bearings
 from georesolve.kernels.devices import Array
-from georesolve.kernels.query import Degrees
+from georesolve.kernels.query import Degrees, Earth
 from georesolve.workers.jobs import How, MatchOptions
 from georesolve.workers.plan import Chunk
 
@@ -90,7 +90,11 @@ def answered(answer: Answer, valid: Array, n_valid: int, options: MatchOptions) 
 
 
 def with_near(
-    rows: pa.Table, observations: Degrees, references: Iterable[pa.Array], first_row: int
+    rows: pa.Table,
+    observations: Degrees,
+    references: Iterable[pa.Array],
+    first_row: int,
+    earth: Earth,
 ) -> pa.Table:
     """The rows of a result with where their references lie, and the bearing to them.
 
@@ -100,7 +104,7 @@ def with_near(
     here = rows["observation"].to_numpy() - first_row
     lat, lon = references
     there = Degrees(lat.to_numpy(), lon.to_numpy())
-    bearing = bearings(Degrees(*(axis[here] for axis in observations)), there)
+    bearing = bearings(Degrees(*(axis[here] for axis in observations)), there, earth)
     is_apart = rows["distance_m"].to_numpy() > 0
     made = zip(NEAR, (lat, lon, pa.array(bearing, mask=~is_apart)), strict=True)
     for place, column in enumerate(made, rows.column_names.index("status")):

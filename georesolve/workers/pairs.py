@@ -51,7 +51,7 @@ def within_of(job: Job, chunk: Chunk) -> Within:
         index = shape_index(job.observations, *chunk)
         return WithinShapes(*known, index=index, points=points, first_row=chunk.start)
     copies = options.question == "within"
-    index = whole_index(references, "pairs and summaries", job.indexes, copies)
+    index = whole_index(references, "pairs and summaries", job.indexes, copies, options.earth)
     return Within(index, *known)
 
 

@@ -105,7 +105,7 @@ def resolve(chunk: Chunk, job: Job) -> Told:
     with told.stage("read"):
         (lat_deg, lon_deg), told.evidence = read_points(job.observations, *chunk)
     with told.stage("index"):
-        load(job.references, job.indexes)
+        load(job)
     with told.stage("resolve"):
         answer = search(job.references, lat_deg, lon_deg, options, chunk.start)
         valid = is_valid(lat_deg, lon_deg)

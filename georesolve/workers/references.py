@@ -131,25 +131,33 @@ def pieces(references: Dataset) -> list[Piece]:
     ]
 
 
-def take_piece(references: Dataset, left: list[Piece]) -> Piece:
+def _key(references: Dataset, piece: Piece, earth: kernels.Earth) -> _Key:
+    return references.sha256, piece if earth == "sphere" else f"{piece} on {earth}"
+
+
+def take_piece(references: Dataset, left: list[Piece], earth: kernels.Earth = "sphere") -> Piece:
     """Take the next of the pieces that are left to be searched: one that is resident, if any.
 
     So a chunk begins with the pieces that the one before it ended with. In the order of their rows
     each would be let go of just before its turn.
     """
-    piece = next((one for one in left if (references.sha256, one) in _indexes), left[0])
+    piece = next((one for one in left if _key(references, one, earth) in _indexes), left[0])
     left.remove(piece)
     return piece
 
 
 def resident_index(
-    references: Dataset, piece: Piece, indexes: IndexFolder | None = None, copies: bool = False
+    references: Dataset,
+    piece: Piece,
+    indexes: IndexFolder | None = None,
+    copies: bool = False,
+    earth: kernels.Earth = "sphere",
 ) -> Any:
     """The index of a piece of a reference set, made from its file on first need.
 
     It is a `kernels.ReferenceIndex`, or of lines and polygons a `ShapeIndex`. `indexes` is where
-    the index of all of it is kept in a file, for a CPU, if it is worth one. With `copies` it holds
-    all that are equal, as `kernels.within` needs them.
+    the index of all of it is kept in a file, for a CPU and on the sphere, if it is worth one. With
+    `copies` it holds all that are equal, as `kernels.within` needs them.
     """
 
     def build(copies: bool = False) -> kernels.ReferenceIndex | kernels.ShapeIndex:
@@ -158,10 +166,11 @@ def resident_index(
         degrees, evidence = read_points(references, *piece)
         if isinstance(references.file, SourceFiles) and evidence is not None:
             references.file.refuse_implausible(evidence, piece[0])
-        return kernels.build_index(*degrees, copies=copies)
+        return kernels.build_index(*degrees, copies=copies, earth=earth)
 
     def load() -> kernels.ReferenceIndex | kernels.ShapeIndex:
-        if indexes is None or backend().device != "cpu" or piece != (0, references.rows):
+        is_whole = piece == (0, references.rows)
+        if indexes is None or backend().device != "cpu" or not is_whole or earth != "sphere":
             return build()
         return indexes.index(references.sha256, build)
 
@@ -169,9 +178,9 @@ def resident_index(
         n = references.as_points * (piece[1] - piece[0]) // max(1, references.rows)
         return memory.search_bytes(backend().device, n, 0, 1)
 
-    index = _indexes.get((references.sha256, piece), load, needed_bytes)
+    index = _indexes.get(_key(references, piece, earth), load, needed_bytes)
     if copies and not index.whole:
-        key = references.sha256, f"{piece} with copies"
+        key = references.sha256, f"{piece} on {earth} with copies"
         index = _indexes.get(key, partial(build, copies=True), needed_bytes)
     return index
 
@@ -188,7 +197,11 @@ def shape_index(points: Dataset, start: int, stop: int) -> kernels.ShapeIndex:
 
 
 def whole_index(
-    references: Dataset, what: str, indexes: IndexFolder | None = None, copies: bool = False
+    references: Dataset,
+    what: str,
+    indexes: IndexFolder | None = None,
+    copies: bool = False,
+    earth: kernels.Earth = "sphere",
 ) -> Any:
     """The index of all of a reference set, as `what` needs it; raises InvalidInput."""
     if len(pieces(references)) > 1:
@@ -196,7 +209,7 @@ def whole_index(
             f"references: {references.rows} are more than a worker searches at once, as {what} "
             "need: give workers more memory, or split the references"
         )
-    return resident_index(references, (0, references.rows), indexes, copies)
+    return resident_index(references, (0, references.rows), indexes, copies, earth)
 
 
 class ResidentColumn(NamedTuple):
@@ -238,19 +251,24 @@ def resident_column(references: Dataset, name: str) -> ResidentColumn:
     return column
 
 
-def is_resident(references: Dataset, columns: Iterable[str]) -> bool:
+def is_resident(
+    references: Dataset, columns: Iterable[str], earth: kernels.Earth = "sphere"
+) -> bool:
     """Whether all of a reference set that a search needs is there, and some of its columns."""
-    return all((references.sha256, piece) in _indexes for piece in pieces(references)) and all(
+    return all(_key(references, piece, earth) in _indexes for piece in pieces(references)) and all(
         (references.sha256, name) in _columns for name in columns
     )
 
 
 def load_all(
-    references: Dataset, columns: Iterable[str], indexes: IndexFolder | None = None
+    references: Dataset,
+    columns: Iterable[str],
+    indexes: IndexFolder | None = None,
+    earth: kernels.Earth = "sphere",
 ) -> None:
     """Have all of a reference set that a search needs ready, and some of its columns."""
     for piece in pieces(references):
-        resident_index(references, piece, indexes)
+        resident_index(references, piece, indexes, earth=earth)
     for name in columns:
         resident_column(references, name)
 

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from georesolve import __version__
 from georesolve.kernels.distance import EARTH_RADIUS_M
+from georesolve.kernels.geodesic import FLATTENING, SEMI_MAJOR_M
 from georesolve.workers.datasets import geo, geometries_of, in_dictionaries
 from georesolve.workers.jobs import Job
 
@@ -81,9 +82,12 @@ def opened(
 
 def provenance(job: Job, counts: dict[str, int]) -> dict[str, str]:
     """What the metadata of a result says of it, from its options and its rows by status alone."""
+    measured: dict[str, float] = {"radius_m": EARTH_RADIUS_M}
+    if job.options.earth == "wgs84":
+        measured = {"semi_major_axis_m": SEMI_MAJOR_M, "inverse_flattening": 1.0 / FLATTENING}
     content = {
         "version": __version__,
-        "radius_m": EARTH_RADIUS_M,
+        **measured,
         "options": job.options.told(),
         "counts": counts,
     }

@@ -15,8 +15,7 @@ import dask
 from georesolve import kernels
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.frames import backend
-from georesolve.workers.index_files import IndexFolder
-from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.plan import way_of
 from georesolve.workers.references import pieces, resident_index, take_piece
 
@@ -52,7 +51,7 @@ def search(
     left = pieces(references)
     if len(left) == 1:
         return kernels.nearest(
-            resident_index(references, left[0]),
+            resident_index(references, left[0], earth=options.earth),
             lat_deg,
             lon_deg,
             k=options.k,
@@ -64,8 +63,8 @@ def search(
         )
     found: kernels.Found | None = None
     while left:
-        start, stop = take_piece(references, left)
-        index = resident_index(references, (start, stop))
+        start, stop = take_piece(references, left, options.earth)
+        index = resident_index(references, (start, stop), earth=options.earth)
         part = kernels.find(
             index,
             lat_deg,
@@ -79,7 +78,7 @@ def search(
         # Merged as they come: no more than two answers are held.
         found = kernels.merge([(part, start)] if found is None else [(found, 0), (part, start)])
     assert found is not None, "there is a piece, if an empty one"
-    return kernels.measure(found, max_distance_m=options.max_distance_m)
+    return kernels.measure(found, max_distance_m=options.max_distance_m, earth=options.earth)
 
 
 def verify(
@@ -124,9 +123,11 @@ def another_search(
     return slice(start, start + n), took, other
 
 
-def load(references: Dataset, indexes: IndexFolder | None = None) -> None:
-    """Have a reference set ready, or as much of it as is searched at a time."""
-    resident_index(references, take_piece(references, pieces(references)), indexes)
+def load(job: Job) -> None:
+    """Have the reference set of a job ready, or as much of it as is searched at a time."""
+    references, earth = job.references, job.options.earth
+    piece = take_piece(references, pieces(references), earth)
+    resident_index(references, piece, job.indexes, earth=earth)
 
 
 @contextmanager

@@ -43,9 +43,9 @@ def assert_right(here, there, turned_m=2e-8):
     assert ((bearing >= 0) & (bearing < 360)).all()
     # Near an antipode a little way at the other end turns a line by much.
     off = np.radians(np.abs((bearing - azimuth + 180) % 360 - 180))
-    # From the equator to the antipode two are as short, and ours is the northern one.
+    # To the antipode two are as short.
     mirrored = np.radians(np.abs((bearing + azimuth) % 360 - 180))
-    off = np.where((here[0] == 0) & (there[0] == 0), np.minimum(off, mirrored), off)
+    off = np.where(np.abs(here[0] + there[0]) < 1e-9, np.minimum(off, mirrored), off)
     reduced = [
         Geodesic.WGS84.Inverse(*pair, Geodesic.REDUCEDLENGTH)["m12"]
         for pair in zip(*here, *there, strict=True)

@@ -154,7 +154,9 @@ def _asks_elsewhere(asked: Asked) -> bool:
     observations, references = asked.datasets
     return observations.lies_elsewhere or (
         references.lies_elsewhere
-        and not is_resident(references, asked.options.needed_of_references(references))
+        and not is_resident(
+            references, asked.options.needed_of_references(references), asked.options.earth
+        )
     )
 
 

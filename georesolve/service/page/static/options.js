@@ -25,6 +25,7 @@ const OPTIONS = [
   { name: "exclude_self", label: "Leave out an observation's own row", note: "for a set that is matched with itself" },
   { name: "once", label: "Each pair once", note: "for a set that is matched with itself", without: ["reference"] },
   { name: "near", label: "Add where the reference lies, and the bearing to it", note: "three more columns", without: ["observation", "reference"] },
+  { name: "earth", label: "Measure on", note: "lines and polygons: on the sphere alone", says: { sphere: "a sphere", wgs84: "the ellipsoid of WGS 84, by geodesics" } },
   { name: "how", label: "Observations without a match", says: { left: "keep them, with a status", inner: "leave them out" }, without: ["observation", "reference"] },
   { name: "on_invalid", reads: true, label: "Rows with invalid coordinates", says: { error: "refuse the file and name them", null: "keep them, without a match" } },
   { name: "coordinates", reads: true, label: "Coordinates that look like no degrees", says: { check: "refuse metres, radians, swapped axes", trust: "take all numbers for degrees" } },
