@@ -410,9 +410,9 @@ class Index:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the references to a file, as Parquet that any program reads.
 
-        On a CPU and a sphere what was built of them lies beside it, in a file whose name ends in ``.index``:
-        `open` maps that into memory, and does without it. Each file is complete or absent,
-        whatever happens meanwhile.
+        On a CPU what was built of them on a sphere lies beside it, in a file whose name ends in
+        ``.index``: `open` maps that into memory, and does without it. Each file is complete or
+        absent, whatever happens meanwhile.
         """
         points = self.search.references
         with complete(Path(path)) as temporary:

@@ -71,7 +71,7 @@ from numba.extending import intrinsic
 from georesolve.kernels.arithmetic import product, total
 from georesolve.kernels.launch_cuda import blocks_for, launch
 from georesolve.kernels.order_cuda import box_corners, extent, order
-from georesolve.kernels.query import MAX_K, Degrees
+from georesolve.kernels.query import MAX_K, Degrees, Earth
 from georesolve.kernels.sizes_cuda import WARP, level_sizes
 from georesolve.kernels.warp_cuda import ALL_LANES, ballot, warp_max, warp_min
 
@@ -379,7 +379,7 @@ def beyond(low, high, x):  # type: ignore[no-untyped-def]
 
 
 def build(
-    lat_deg: cp.ndarray, lon_deg: cp.ndarray, *, copies: bool = False
+    lat_deg: cp.ndarray, lon_deg: cp.ndarray, *, copies: bool = False, earth: Earth = "sphere"
 ) -> tuple[cp.ndarray, Callable[[], Tree]]:
     """Sort references into leaves and enclose them in boxes.
 
@@ -391,11 +391,13 @@ def build(
     check_rows("references", lat_deg.size)
     references = Degrees(lat_deg, lon_deg)
     vectors = cp.empty((3, lat_deg.size))
-    box = extent(references)
-    rows, by_row, places = order(references, box, by_axis=vectors)
+    box = extent(references, earth=earth)
+    rows, by_row, places = order(references, box, by_axis=vectors, earth=earth)
     tree = _tree(rows, by_row, places, box)
     seen, told = _sent_home(box)
-    return vectors, partial(_settled, references, tree, rows, by_row, places, seen, told, copies)
+    return vectors, partial(
+        _settled, references, tree, rows, by_row, places, seen, told, copies, earth
+    )
 
 
 def _sent_home(array: cp.ndarray) -> tuple[np.ndarray, cp.cuda.Event]:
@@ -418,7 +420,7 @@ def _sent_home(array: cp.ndarray) -> tuple[np.ndarray, cp.cuda.Event]:
 
 def _settled(
     references: Degrees, tree: Tree, rows: cp.ndarray, by_row: cp.ndarray, places: cp.ndarray,
-    seen: np.ndarray, told: cp.cuda.Event, copies: bool,
+    seen: np.ndarray, told: cp.cuda.Event, copies: bool, earth: Earth,
 ) -> Tree:  # fmt: skip
     """The tree, or a better one where references crowd."""
     import cupy as cp
@@ -426,7 +428,7 @@ def _settled(
     told.synchronize()
     box = tree.box
     if seen[-1] & _CROWDED:
-        rows, by_row, places = order(references, box, finely=True)
+        rows, by_row, places = order(references, box, finely=True, earth=earth)
         if not copies:
             kept = cp.empty(rows.size, cp.bool_)
             blocks = blocks_for(rows.size, WARP * WARPS)

@@ -12,8 +12,9 @@ from numba import cuda
 
 from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.distance import half_chord, metres_of_half
+from georesolve.kernels.geodesic import on_ellipsoid
 from georesolve.kernels.launch_cuda import stride
-from georesolve.kernels.query import Answer, Found
+from georesolve.kernels.query import Answer, Earth, Found
 
 if TYPE_CHECKING:
     import cupy as cp
@@ -21,11 +22,20 @@ if TYPE_CHECKING:
 _BLOCKS_PER_MULTIPROCESSOR = 16
 
 
+@cuda.jit(device=True, forceinline=True)
+def vector(lat_deg, lon_deg, flat):  # type: ignore[no-untyped-def]
+    """The unit vector of a latitude and longitude, or the point of the ellipsoid, which is flat."""
+    x, y, z = unit_vector(lat_deg, lon_deg)
+    if flat:
+        x, y, z = on_ellipsoid(x, y, z)
+    return x, y, z
+
+
 @cuda.jit(cache=True)
-def fill_unit_vectors(lat_deg, lon_deg, vectors):  # type: ignore[no-untyped-def]
+def fill_unit_vectors(lat_deg, lon_deg, flat, vectors):  # type: ignore[no-untyped-def]
     """A thread an observation, striding over the grid: degrees in, (3, n) unit vectors out."""
     for i in range(cuda.grid(1), lat_deg.size, cuda.gridsize(1)):
-        x, y, z = unit_vector(lat_deg[i], lon_deg[i])
+        x, y, z = vector(lat_deg[i], lon_deg[i], flat)
         vectors[0, i] = x
         vectors[1, i] = y
         vectors[2, i] = z
@@ -51,14 +61,19 @@ def measure(chord2):  # type: ignore[no-untyped-def]
         chord2[place] = metres(chord2[place])
 
 
-def unit_vectors(lat_deg: cp.ndarray, lon_deg: cp.ndarray) -> cp.ndarray:
-    """Unit vectors of float64 degrees, shape (3, n); NaN where a coordinate is not valid."""
+def unit_vectors(
+    lat_deg: cp.ndarray, lon_deg: cp.ndarray, *, earth: Earth = "sphere"
+) -> cp.ndarray:
+    """Unit vectors of float64 degrees, shape (3, n); NaN where a coordinate is not valid.
+
+    Of the ellipsoid they are its points, in units of the semi-major axis.
+    """
     import cupy as cp
 
     vectors = cp.empty((3, lat_deg.size))
     if lat_deg.size:
         stride(
-            fill_unit_vectors, lat_deg.size, lat_deg, lon_deg, vectors,
+            fill_unit_vectors, lat_deg.size, lat_deg, lon_deg, earth == "wgs84", vectors,
             per_multiprocessor=_BLOCKS_PER_MULTIPROCESSOR,
         )  # fmt: skip
     return vectors

@@ -243,7 +243,9 @@ def _search(sbet1, cbet1, sbet2, cbet2, slam, clam, wanted):  # type: ignore[no-
             high_s, high_c = salp1, calp1
         else:
             low_s, low_c = salp1, calp1
-        slope = -2.0 * AXES * dn1 / sbet1 if calp2 == 0.0 else AXES * reduced / comg2
+        slope = (
+            product(-2.0 * AXES, dn1) / sbet1 if calp2 == 0.0 else product(AXES, reduced) / comg2
+        )
         if slope > 0.0 and step < _STEPS // 2:
             change = -v / slope
             if abs(change) < 1.0:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from numba import cuda, float32, float64, int32, int64, uint32, uint64
 
-from georesolve.kernels.coordinates import unit_vector
+from georesolve.kernels.coordinates_cuda import vector
 from georesolve.kernels.hilbert import octahedral
 from georesolve.kernels.launch_cuda import THREADS, stride
-from georesolve.kernels.query import Degrees
+from georesolve.kernels.query import Degrees, Earth
 from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.warp_cuda import ALL_LANES, decode, encode, warp_max
 
@@ -71,7 +71,7 @@ def widen(box, place, value):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(cache=True)
-def bound(lat_deg, lon_deg, looked_at, box):  # type: ignore[no-untyped-def]
+def bound(lat_deg, lon_deg, flat, looked_at, box):  # type: ignore[no-untyped-def]
     """Enclose points in a box, rounded to float32; those that are not valid are left out.
 
     `looked_at` of them, all or some that are spread evenly over the rows: their fractions follow
@@ -86,7 +86,7 @@ def bound(lat_deg, lon_deg, looked_at, box):  # type: ignore[no-untyped-def]
         i = uint64(place)
         if is_sample:
             i = uint64(uint64(uint32(uint32(place) * uint32(_GOLDEN))) * n) >> uint64(32)
-        point_x, point_y, point_z = unit_vector(lat_deg[i], lon_deg[i])
+        point_x, point_y, point_z = vector(lat_deg[i], lon_deg[i], flat)
         if point_x == point_x:
             seen = True
             x, y, z = float32(point_x), float32(point_y), float32(point_z)
@@ -208,7 +208,7 @@ def hilbert(x, y):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(cache=True)
-def place(lat_deg, lon_deg, box, finer, places, vectors, by_axis):  # type: ignore[no-untyped-def]
+def place(lat_deg, lon_deg, flat, box, finer, places, vectors, by_axis):  # type: ignore[no-untyped-def]
     """Find every point's place on the Hilbert curve over a box, and its unit vector.
 
     Points that are not valid come last, with NaN. A side of a cell is cut into `finer` parts: 1, or
@@ -228,7 +228,7 @@ def place(lat_deg, lon_deg, box, finer, places, vectors, by_axis):  # type: igno
     for i in range(cuda.grid(1), -(-n // WARP) * WARP, cuda.gridsize(1)):
         x = y = z = math.nan
         if i < n:
-            x, y, z = unit_vector(lat_deg[i], lon_deg[i])
+            x, y, z = vector(lat_deg[i], lon_deg[i], flat)
         stage[warp, 4 * lane] = x
         stage[warp, 4 * lane + 1] = y
         stage[warp, 4 * lane + 2] = z
@@ -255,19 +255,24 @@ def place(lat_deg, lon_deg, box, finer, places, vectors, by_axis):  # type: igno
         cuda.syncwarp()
 
 
-def extent(points: Degrees, most: int | None = None) -> cp.ndarray:
+def extent(points: Degrees, most: int | None = None, earth: Earth = "sphere") -> cp.ndarray:
     """The box of points, as `bound` writes it, or of so many of them; and a place behind it."""
     import cupy as cp
 
     box = cp.zeros(7, cp.uint32)
     n = points.lat_deg.size
     looked_at = n if most is None else min(n, most)
-    stride(bound, looked_at, *points, looked_at, box)
+    stride(bound, looked_at, *points, earth == "wgs84", looked_at, box)
     return box
 
 
 def order(
-    points: Degrees, box: cp.ndarray, *, finely: bool = False, by_axis: cp.ndarray | None = None
+    points: Degrees,
+    box: cp.ndarray,
+    *,
+    finely: bool = False,
+    by_axis: cp.ndarray | None = None,
+    earth: Earth = "sphere",
 ) -> tuple[cp.ndarray, cp.ndarray, cp.ndarray]:
     """Rows of points along the Hilbert curve over a box; what lies beyond goes to its edge.
 
@@ -285,7 +290,9 @@ def order(
     if by_axis is None:
         by_axis = cp.empty((3, 0))
     for curve in reversed(range(_CURVES if finely else 1)):
-        stride(place, n, *points, box, 1 << _BITS * curve, places, vectors, by_axis)
+        stride(
+            place, n, *points, earth == "wgs84", box, 1 << _BITS * curve, places, vectors, by_axis
+        )
         # Sorts are stable: what a finer curve tells apart stays so among equals of a coarser one.
         if rows.size:
             places = places[rows]

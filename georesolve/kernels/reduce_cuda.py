@@ -252,8 +252,8 @@ def search(
     if n:
         launch(
             block_min_reduce, (slices, blocks), (WARP, _WARPS),
-            index.vectors, unit_vectors(*observations).ravel(), cp.empty(0, cp.int32),
-            query.k, query.exclude_self, query.first_row, rows, chords2,
+            index.vectors, unit_vectors(*observations, earth=index.earth).ravel(),
+            cp.empty(0, cp.int32), query.k, query.exclude_self, query.first_row, rows, chords2,
         )  # fmt: skip
     found = Found(rows[0], chords2[0]) if slices == 1 else _reduce(rows, chords2)
     return answer_of(found) if measure else found

@@ -53,7 +53,8 @@ def search(
     elif width is not None:
         _walk(index, observations, query, width, found, measure)
     elif not (
-        suits_cells("cuda", n, n_references, query)
+        index.earth == "sphere"
+        and suits_cells("cuda", n, n_references, query)
         and _search_cells(index, observations, found, measure)
     ):
         width = _width(n, n_references, query)
@@ -79,14 +80,14 @@ def _walk(
     measure: bool,
 ) -> None:
     if width > 1:
-        box = extent(observations, SAMPLE)
-        rows, vectors, _ = order(observations, box)
+        box = extent(observations, SAMPLE, index.earth)
+        rows, vectors, _ = order(observations, box, earth=index.earth)
         # The device sorts by the time that the index's tree is asked for.
         if index.tree.fine:
-            rows, vectors, _ = order(observations, box, finely=True)
+            rows, vectors, _ = order(observations, box, finely=True, earth=index.earth)
         launch_walk(index, vectors, query, found, rows=rows, width=width, measure=measure)
     else:
-        vectors = unit_vectors(*observations)
+        vectors = unit_vectors(*observations, earth=index.earth)
         launch_walk(index, vectors, query, found, by_axis=True, measure=measure)
 
 

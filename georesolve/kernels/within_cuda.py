@@ -481,12 +481,12 @@ def _counted(
     n = observations.lat_deg.size
     check_rows("observations", n)
     if by == "packets":
-        box = extent(observations, SAMPLE)
-        rows, vectors, _ = order(observations, box, finely=index.tree.fine)
+        box = extent(observations, SAMPLE, index.earth)
+        rows, vectors, _ = order(observations, box, finely=index.tree.fine, earth=index.earth)
         seen = (vectors.ravel(), 4, 1, n, rows, WARP)
     else:
         # No width stands for brute force.
-        vectors = unit_vectors(*observations).ravel()
+        vectors = unit_vectors(*observations, earth=index.earth).ravel()
         seen = (vectors, 1, n, n, cp.empty(0, cp.int64), int(by != "brute"))
     bounds = (cp.asarray(asked.chord2), *asked[1:])
     counts = cp.zeros(n, cp.int64)

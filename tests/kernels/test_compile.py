@@ -15,6 +15,7 @@ from georesolve.kernels import (
     boxes_cuda,
     cells_cuda,
     coordinates_cuda,
+    ellipsoid_cuda,
     order_cuda,
     precise_cuda,
     reduce_cuda,
@@ -38,10 +39,16 @@ I4_1, I4_2 = array(types.int32, 1), array(types.int32, 2)
 QUERY = (types.int64, types.boolean, types.int64)
 
 KERNELS = {
-    "fill_unit_vectors": (coordinates_cuda.fill_unit_vectors, (F8_1, F8_1, F8_2)),
+    "fill_unit_vectors": (
+        coordinates_cuda.fill_unit_vectors,
+        (F8_1, F8_1, types.boolean, F8_2),
+    ),
     "measure": (coordinates_cuda.measure, (F8_1,)),
-    "bound": (order_cuda.bound, (F8_1, F8_1, types.int64, U4_1)),
-    "place": (order_cuda.place, (F8_1, F8_1, U4_1, types.int64, U4_1, F8_1, F8_2)),
+    "bound": (order_cuda.bound, (F8_1, F8_1, types.boolean, types.int64, U4_1)),
+    "place": (
+        order_cuda.place,
+        (F8_1, F8_1, types.boolean, U4_1, types.int64, U4_1, F8_1, F8_2),
+    ),
     "mark_kept": (boxes_cuda.mark_kept, (F8_2, I8_1, array(types.boolean, 1))),
     "fill_leaves": (
         boxes_cuda.fill_leaves,
@@ -135,6 +142,14 @@ KERNELS |= {
         (*SHAPES, F8_1, I8_1, I8_1, I8_1, I8_1, F8_1),
     ),
 }
+KERNELS |= {
+    "settle": (
+        ellipsoid_cuda.settle,
+        (F8_2, F8_2, I8_2, F8_2, I8_2, F8_2, F8_1, array(types.boolean, 1)),
+    ),
+    "measure_pairs": (ellipsoid_cuda.measure, (F8_2, F8_2, I8_1, I8_1, F8_1)),
+    "bound_distances": (ellipsoid_cuda.bound, (F8_1, F8_1)),
+}
 ORDERING = {
     "bound",
     "place",
@@ -177,8 +192,9 @@ def test_what_decides_is_rounded_step_by_step_and_not_spilled(name):
     arithmetic = set(re.findall(r"\b(?:mul|add|sub|fma|mad)[.\w]*\.f64\b", text))
     outwards = {"add.rm.f64", "add.rp.f64"} if name in {"fill_leaves", "fill_boxes"} else set()
     assert arithmetic - outwards <= {"mul.rn.f64", "add.rn.f64"}
-    # What walks alone has a stack.
-    assert ".local" not in text or name in {"search_near", "search_around"}
+    # What walks alone has a stack, and so has a function that is called.
+    called = {"search_near", "search_around", "settle", "measure_pairs"}
+    assert ".local" not in text or name in called
 
 
 def test_every_lane_takes_part_in_the_reductions_of_a_leaf():
