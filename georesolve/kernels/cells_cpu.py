@@ -47,7 +47,7 @@ from georesolve.kernels.lanes_cpu import (
 )
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import scratch
-from georesolve.kernels.packets_cpu import LANES, aligned_rows, search_packets
+from georesolve.kernels.packets_cpu import LANES, OnSphere, aligned_rows, search_packets
 from georesolve.kernels.query import Degrees, Found
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.walk_cpu import looks, walk
@@ -367,6 +367,6 @@ def _fill(index: ReferenceIndex, grid: Grid, blocks: np.ndarray, table: np.ndarr
         memory.order[:] = np.arange(n)
         limits, tally = np.full(2, NO_LIMIT), np.empty((threads, 2), np.int64)
         walk = (index.tree, memory.points, memory.order, n, limits, tally)
-        in_threads(search_packets, threads, *walk)
+        in_threads(search_packets, threads, *walk, OnSphere())
         at = (index.tree, index.vectors, grid, blocks, kept.points, memory.points, table)
         in_threads(_collect, threads, *at)

@@ -37,7 +37,7 @@ from georesolve.kernels.geodesic import AXES, SEMI_MAJOR_M
 from georesolve.kernels.trig import sine_cosine_deg
 
 _ROOM = 2.0**-36
-_MORE = 0.0052
+ONE, MORE = 1.0 + _ROOM, 0.0052
 _BEYOND = 5.0
 """More than any squared chord."""
 _DEGREES_PER_METRE = 180.0 / math.pi / SEMI_MAJOR_M
@@ -51,7 +51,7 @@ _FAR_M = 2.5 * SEMI_MAJOR_M
 @njit(inline="always")
 def reach(chord2: float) -> float:
     """The greatest squared chord of what is no farther than something at a squared chord."""
-    return product(chord2, total(1.0 + _ROOM, product(_MORE, chord2)))
+    return product(chord2, total(ONE, product(MORE, chord2)))
 
 
 @njit(inline="always")

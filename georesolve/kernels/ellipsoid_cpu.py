@@ -13,14 +13,14 @@ from numba import njit
 from georesolve.kernels.boxes_cpu import ALL, NO_LIMIT, STACK, WIDTH, held
 from georesolve.kernels.coordinates_cpu import readable
 from georesolve.kernels.distance import closer, squared_chord
-from georesolve.kernels.ellipsoid import innermost, outermost
-from georesolve.kernels.geodesic import geodesic_m
+from georesolve.kernels.ellipsoid import MORE, ONE, innermost, outermost
+from georesolve.kernels.geodesic import SEMI_MAJOR_M, geodesic_m, point
 from georesolve.kernels.index import ReferenceIndex
-from georesolve.kernels.lanes_cpu import children_within, lowest_bit
+from georesolve.kernels.lanes_cpu import children_within, lowest_bit, prefetch_for_read
 from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import ROW, in_windows, keys_of
-from georesolve.kernels.packets_cpu import LANES
+from georesolve.kernels.packets_cpu import LANES, OnEllipsoid, search_packets
 from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Pairs, Query, StepsSpent, Within
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, looks, put, walk
@@ -33,6 +33,10 @@ _TURN = 64
 """Observations that a thread takes in its turn."""
 _GEODESIC_STEPS = 256
 """Steps that a geodesic counts as: few are long."""
+_FAR2 = 1.001 / SEMI_MAJOR_M**2
+"""The square of a geodesic by this is more than `outermost`: no chord is longer."""
+_AHEAD = 8
+"""Observations between the one that is settled and the one whose references are asked for."""
 _PATIENCE = 1 << 16
 """Steps of a walk by chords that are always worth it: what takes more walks by itself."""
 
@@ -78,39 +82,43 @@ def _start(reference, key):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _settle(  # type: ignore[no-untyped-def]
-    thread, threads, tree, vectors, points, order, brute, exclude_self, first_row, by_chord,
-    chord2, reference, key, most, tally,
+    thread, threads, tree, vectors, lat_deg, lon_deg, brute, exclude_self, first_row, by_chord,
+    beyond, reference, key, most, tally,
 ):  # fmt: skip
-    """Write the k nearest of the observations of an order by their geodesics.
+    """Write the k nearest of observations by their geodesics, in the order of their rows.
 
-    `by_chord` and `chord2` have the k + 1 nearest by their chords, or no columns: then each walks
-    by itself, as those do that are marked.
+    `by_chord` has the k nearest by their chords, and `beyond` the least squared chord of all
+    others; where that is below 0 it is not known, and the observation walks by itself.
     """
-    k = key.shape[1]
+    n, k = key.shape
     box, stack = np.empty(6), np.empty(STACK, np.int64)
     n_near = leaves_to_fill(k, exclude_self)
     keys, x_of, y_of, z_of = np.empty(1, np.int64), np.empty(1), np.empty(1), np.empty(1)
     steps = 0
-    for place in range(order.size * thread // threads, order.size * (thread + 1) // threads):
+    stop = n * (thread + 1) // threads
+    for i in range(n * thread // threads, stop):
         if steps > most:
             break
-        has_some = chord2.shape[1] > 0 and order[place] >= 0
-        i = (order[place] if order[place] >= 0 else ~order[place]) & ROW
-        x, y, z = points[i, 0], points[i, 1], points[i, 2]
-        own = first_row + i if exclude_self else -1
+        for j in range(min(by_chord.shape[1], 4)):
+            ahead = by_chord[min(i + _AHEAD, stop - 1), j]
+            prefetch_for_read(vectors, ahead if ahead > 0 else 0, 0)
+        x, y, z = point(lat_deg[i], lon_deg[i])
         rows, lengths = reference[i], key[i]
         _start(rows, lengths)
         worst = ALL
-        if has_some:
+        if beyond[i] >= 0.0:
             for j in range(k):
                 row = by_chord[i, j]
                 if row >= 0:
                     metres = geodesic_m(x, y, z, vectors[row, 0], vectors[row, 1], vectors[row, 2])
                     put(lengths, rows, k - 1, metres, row)
             steps += k * _GEODESIC_STEPS
-            worst = min(worst, outermost(lengths[k - 1]))
-        if not has_some or chord2[i, k] <= worst:
+            # Mostly the others are far, and an estimate, a little more than the bound, will do.
+            is_far = beyond[i] >= _FAR2 * lengths[k - 1] ** 2
+            worst = 0.0 if is_far else min(worst, outermost(lengths[k - 1]))
+        if x == x and (beyond[i] <= worst or beyond[i] < 0.0):
             _start(rows, lengths)
+            own = first_row + i if exclude_self else -1
             ranked = Ranked(x, y, z, own, rows, lengths)
             if brute:
                 _compare_all(ranked, vectors, worst)
@@ -246,27 +254,32 @@ def search(
     n, k, tree = observations.lat_deg.size, query.k, index.tree
     found = Found(kept(n, k, dtype=np.int64), kept(n, k))
     left = NO_LIMIT if query.most_steps is None else query.most_steps
-    size = tree.rows.size
-    for part, points, order in in_windows(readable(observations), LANES, size, earth="wgs84"):
-        reference, key = found.reference[part], found.key[part]
-        if order.size < len(points):
-            reference.fill(-1)
-            key.fill(np.inf)
+    degrees, size = readable(observations), tree.rows.size
+    together = by == "packets" and k < MAX_K and size > 0
+    for part, points, order in in_windows(degrees, LANES, size, earth="wgs84"):
         threads = threads_for(order.size, _GRAIN)
         asked = (query.exclude_self, query.first_row + part.start)
-        walks_together = by in ("packets", "cells") and k < MAX_K and size
-        width = k + 1 if walks_together else 0
-        nearest = Found(kept(len(points), width, dtype=np.int64), kept(len(points), width))
-        if width:
+        by_chord, beyond = np.empty((len(points), 0), np.int64), np.full(len(points), -1.0)
+        if together:
             limits = np.array([max(_PATIENCE, LANES * size // 64), left])
             tally = np.empty((threads, 2), np.int64)
-            at = (tree, points, order, order.size, limits, tally, *nearest, *asked, False)
-            in_threads(search_lists, threads, *at)
+            at = (tree, points, order, order.size, limits, tally)
+            if k == 1 and not query.exclude_self:
+                in_threads(search_packets, threads, *at, OnEllipsoid(ONE, MORE))
+                by_chord, beyond = kept(len(points), 1, dtype=np.int64), points[:, 2].copy()
+                by_chord[:, 0] = np.nan_to_num(points[:, 0])
+            else:
+                by_chord = kept(len(points), k + 1, dtype=np.int64)
+                chord2 = kept(len(points), k + 1)
+                in_threads(search_lists, threads, *at, by_chord, chord2, *asked, False)
+                beyond = chord2[:, k].copy()
+            beyond[~order[order < 0] & ROW] = -1.0
             left = _spent(left, tally[:, 0], query)
         steps = np.zeros(threads, np.int64)
         in_threads(
-            _settle, threads, tree, index.vectors, points, order, by == "brute" or not size,
-            *asked, *nearest, reference, key, left, steps,
+            _settle, threads, tree, index.vectors, *(one[part] for one in degrees),
+            by == "brute" or not size, *asked, by_chord, beyond, found.reference[part],
+            found.key[part], left, steps,
         )  # fmt: skip
         left = _spent(left, steps, query)
     return answer_of(found) if measure else found

@@ -323,7 +323,7 @@ def _long(x1, y1, z1, x2, y2, z2):  # type: ignore[no-untyped-def]
     return s
 
 
-@njit(inline="always")
+@njit(nogil=True, error_model="numpy")
 def geodesic_m(x1: float, y1: float, z1: float, x2: float, y2: float, z2: float) -> float:
     """Metres of the shortest line between two points that `point` gave; NaN where one is."""
     chord2 = squared_chord(x1, y1, z1, x2, y2, z2)

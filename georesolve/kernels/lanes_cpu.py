@@ -343,6 +343,37 @@ def compare_leaf(builder, points, rows, leaf, lanes):  # type: ignore[no-untyped
     return best.extreme("fmax")
 
 
+@_written(types.float64)
+def compare_two(builder, points, rows, leaf, lanes, one, more):  # type: ignore[no-untyped-def]
+    """As `compare_leaf`, but the fourth row of the lanes is a bound: c (one + more c) of the best.
+
+    The sixth row is the second least squared chord, and the seventh the best one, c.
+    """
+    *own, _, best_row, second, best = (lanes.load(_SIXTEEN, row, 0) for row in range(7))
+
+    def reference(j: int) -> tuple[_Value, _Value]:
+        there = [points.every(_SIXTEEN, leaf, axis, j) for axis in range(3)]
+        return _square(own, there), rows.every(_SIXTEEN, leaf, j)
+
+    near, near_row = reference(0)
+    for j in range(1, 8):
+        square, row = reference(j)
+        nearer = square < near
+        second = nearer.choose(near, square).least(second)
+        near, near_row = nearer.choose(square, near), nearer.choose(row, near_row)
+    better = (near < best) | (near.equals(best) & (near_row < best_row))
+    # A leaf that is looked at again has the best one again.
+    others = near_row.differs(best_row)
+    second = others.choose(better.choose(best, near).least(second), second)
+    best = better.choose(near, best)
+    bound = best * (one.every(_SIXTEEN) + more.every(_SIXTEEN) * best)
+    lanes.store(bound, 3, 0)
+    lanes.store(better.choose(near_row, best_row), 4, 0)
+    lanes.store(second, 5, 0)
+    lanes.store(best, 6, 0)
+    return bound.extreme("fmax")
+
+
 @_written(types.boolean)
 def sort_leaf(builder, points, rows, leaf, lanes, half, own, seen, numbers, first, new):  # type: ignore[no-untyped-def]
     """Sort a leaf's eight references for the eight points of a half, nearest first, into `new`.

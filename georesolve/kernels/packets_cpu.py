@@ -6,15 +6,17 @@ one list of leaves, leaving out every box that is farther from the group's box t
 of all; each packet goes through that list with its own box.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
+from numba.extending import overload
 
 from georesolve.kernels.boxes_cpu import ALL, FAR, NODE_STEPS, STACK, WIDTH
 from georesolve.kernels.lanes_cpu import (
     children_within,
     compare_leaf,
+    compare_two,
     lanes_within,
     load_lanes,
     lowest_bit,
@@ -68,9 +70,36 @@ def _list(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-d
     return worst, 0
 
 
-class Nearest(NamedTuple):
-    """Collects the nearest one of each lane: x, y, z, best squared chord and its row."""
+class OnSphere(NamedTuple):
+    """The nearest is that of the least squared chord."""
 
+    more: float = 0.0
+
+
+class OnEllipsoid(NamedTuple):
+    """It is one of those whose squared chord c is at most b (one + more b), b the least."""
+
+    one: float
+    more: float
+
+
+def compare(kind: Any, points: Any, rows: Any, leaf: Any, lanes: Any) -> Any:
+    """Compare a leaf with a packet; returns the greatest bound of its lanes."""
+
+
+@overload(compare, strict=False, jit_options={"forceinline": True})
+def _choose_compare(kind: Any, points: Any, rows: Any, leaf: Any, lanes: Any) -> Any:
+    if kind.instance_class is OnEllipsoid:
+        return lambda kind, points, rows, leaf, lanes: compare_two(
+            points, rows, leaf, lanes, kind.one, kind.more
+        )
+    return lambda kind, points, rows, leaf, lanes: compare_leaf(points, rows, leaf, lanes)
+
+
+class Nearest(NamedTuple):
+    """Collects the nearest one of each lane: x, y, z, bound, its row; see `compare_two`."""
+
+    kind: Any
     lanes: np.ndarray
 
 
@@ -85,21 +114,23 @@ def _compare(collector, tree, node, bits, box, worst):  # type: ignore[no-untype
         if lanes_within(collector.lanes, tree.boxes, node, j):
             steps += LEAF_STEPS
             leaf = node * WIDTH + j
-            worst = min(compare_leaf(tree.points, tree.rows, leaf, collector.lanes), ALL)
+            worst = min(compare(collector.kind, tree.points, tree.rows, leaf, collector.lanes), ALL)
             bits &= children_within(tree.boxes, node, box, worst)
     return worst, steps
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def search_packets(thread, threads, tree, points, order, n, most, tally):  # type: ignore[no-untyped-def]
+def search_packets(thread, threads, tree, points, order, n, most, tally, kind):  # type: ignore[no-untyped-def]
     """Write the row of the nearest reference and its squared chord over the x and y of points.
+
+    On the ellipsoid the bound of it and the second squared chord over the y and z.
 
     What takes too many steps is left out and marked.
     """
     leaf_points, rows, leaf_keys, boxes, _ = tree
     n_packets = (n + LANES - 1) // LANES
-    # Of each packet, in rows: x, y, z, best squared chord, its row.
-    lanes = aligned_rows(_PACKETS * 5, LANES).reshape(_PACKETS, 5, LANES)
+    # Of each packet, in rows: x, y, z, best squared chord, its row, and what `compare_two` has.
+    lanes = aligned_rows(_PACKETS * 7, LANES).reshape(_PACKETS, 7, LANES)
     worsts = np.empty(_PACKETS)
     own = np.empty(_PACKETS, np.int64)
     keys = np.empty(_PACKETS, np.int64)
@@ -133,6 +164,8 @@ def search_packets(thread, threads, tree, points, order, n, most, tally):  # typ
                 places[lane] = order[min(first + lane, n - 1)] & ROW
                 lanes[packet, 3, lane] = np.inf
                 lanes[packet, 4, lane] = np.inf
+                lanes[packet, 5, lane] = np.inf
+                lanes[packet, 6, lane] = np.inf
             load_lanes(points, places, lanes[packet], packet_boxes, packet)
             for axis in range(3):
                 middles[axis, packet] = lanes[packet, axis, LANES // 2]
@@ -154,7 +187,7 @@ def search_packets(thread, threads, tree, points, order, n, most, tally):  # typ
             leaf = own[packet]
             node = leaf // WIDTH
             own[packet] = node
-            worst_own = min(compare_leaf(leaf_points, rows, leaf, lanes[packet]), ALL)
+            worst_own = min(compare(kind, leaf_points, rows, leaf, lanes[packet]), ALL)
             width = packet_boxes[packet, 3] - packet_boxes[packet, 0]
             depth = packet_boxes[packet, 4] - packet_boxes[packet, 1]
             height = packet_boxes[packet, 5] - packet_boxes[packet, 2]
@@ -166,12 +199,12 @@ def search_packets(thread, threads, tree, points, order, n, most, tally):  # typ
                 and last // WIDTH != node
                 and lanes_within(lanes[packet], boxes, last // WIDTH, last % WIDTH)
             ):
-                worst_own = min(compare_leaf(leaf_points, rows, last, lanes[packet]), ALL)
+                worst_own = min(compare(kind, leaf_points, rows, last, lanes[packet]), ALL)
                 seen[packet] = last
             bits = children_within(boxes, node, packet_boxes[packet], worst_own)
             bits &= ~(1 << leaf % WIDTH)
             worsts[packet], more = look(
-                Nearest(lanes[packet]), tree, node, bits, packet_boxes[packet], worst_own
+                Nearest(kind, lanes[packet]), tree, node, bits, packet_boxes[packet], worst_own
             )
             worst = max(worst, worsts[packet])
             steps += 2 * LEAF_STEPS + more
@@ -192,7 +225,7 @@ def search_packets(thread, threads, tree, points, order, n, most, tally):  # typ
             if found < 0:
                 # A group whose packets lie far apart: each walks alone.
                 most_here = min(most[0], most[1] - steps)
-                alone = Nearest(lane)
+                alone = Nearest(kind, lane)
                 more = walk(tree, alone, packet_box, worst, 0, 0, most_here, stack)
                 steps += more
                 if more > most_here:
@@ -209,7 +242,7 @@ def search_packets(thread, threads, tree, points, order, n, most, tally):  # typ
                     if lanes_within(lane, leaf_boxes, eight, j):
                         steps += LEAF_STEPS
                         before = worst
-                        worst = min(compare_leaf(leaf_points, rows, leaf, lane), ALL)
+                        worst = min(compare(kind, leaf_points, rows, leaf, lane), ALL)
                         if worst < before:
                             last = leaf
                         bits &= children_within(leaf_boxes, eight, packet_box, worst)
@@ -217,6 +250,7 @@ def search_packets(thread, threads, tree, points, order, n, most, tally):  # typ
                 i = order[first + place] & ROW
                 points[i, 0] = lane[4, place]
                 points[i, 1] = lane[3, place]
+                points[i, 2] = lane[5, place]
     tally[thread, 0] = steps
     tally[thread, 1] = hard
 

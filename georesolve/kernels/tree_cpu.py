@@ -31,7 +31,7 @@ from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import MAX_ROWS, ROW, in_windows
-from georesolve.kernels.packets_cpu import LANES, search_packets, take
+from georesolve.kernels.packets_cpu import LANES, OnSphere, search_packets, take
 from georesolve.kernels.query import Answer, Degrees, Found, Query, StepsSpent
 from georesolve.kernels.singles_cpu import search_singles
 from georesolve.kernels.threads_cpu import in_threads, threads_for
@@ -102,7 +102,7 @@ def search(
     for part, points, order in in_windows(seen, LANES, tree.rows.size, window):
         start = part.start
         reference, chord2 = found.reference[part], found.key[part]
-        into: tuple[Any, ...] = ()
+        into: tuple[Any, ...] = (OnSphere(),)
         if lists or not packets:
             if order.size < part.stop - start:
                 reference.fill(-1)
