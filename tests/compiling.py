@@ -24,6 +24,8 @@ def _main():
     within(index, *points, 1e6)
     outline = outline_of(np.array([shapely.box(0, 0, 1, 1)]), Edging())
     shapes = ShapeIndex(1, shapes_of(outline, Edging()))
+    for k in (1, 2):
+        nearest(build_index(*points, earth="wgs84"), *points, k=k, algorithm="tree")
     nearest(shapes, *points)
     within(shapes, *points, 1e6)
 

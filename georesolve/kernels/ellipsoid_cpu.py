@@ -11,12 +11,19 @@ import numpy as np
 from numba import njit
 
 from georesolve.kernels.boxes_cpu import ALL, NO_LIMIT, STACK, WIDTH, held
+from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.coordinates_cpu import readable
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.ellipsoid import MORE, ONE, innermost, outermost
-from georesolve.kernels.geodesic import SEMI_MAJOR_M, geodesic_m, point
+from georesolve.kernels.geodesic import (
+    SEMI_MAJOR_M,
+    SHORT2,
+    geodesic_m,
+    on_ellipsoid,
+    short_m,
+)
 from georesolve.kernels.index import ReferenceIndex
-from georesolve.kernels.lanes_cpu import children_within, lowest_bit, prefetch_for_read
+from georesolve.kernels.lanes_cpu import children_within, lowest_bit
 from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import ROW, in_windows, keys_of
@@ -35,8 +42,8 @@ _GEODESIC_STEPS = 256
 """Steps that a geodesic counts as: few are long."""
 _FAR2 = 1.001 / SEMI_MAJOR_M**2
 """The square of a geodesic by this is more than `outermost`: no chord is longer."""
-_AHEAD = 8
-"""Observations between the one that is settled and the one whose references are asked for."""
+_BLOCK = 64
+"""Observations that are measured together: the loops over them vectorise."""
 _PATIENCE = 1 << 16
 """Steps of a walk by chords that are always worth it: what takes more walks by itself."""
 
@@ -80,6 +87,34 @@ def _start(reference, key):  # type: ignore[no-untyped-def]
         reference[j], key[j] = ROW, np.inf
 
 
+@njit(nogil=True, error_model="numpy")
+def _load(lat_deg, lon_deg, reference, key, here):  # type: ignore[no-untyped-def]
+    """Load some observations, and begin their lists."""
+    x, y, z = here[0, : lat_deg.size], here[1, : lat_deg.size], here[2, : lat_deg.size]
+    for i in range(x.size):
+        x[i], y[i], z[i] = unit_vector(lat_deg[i], lon_deg[i])
+    for i in range(x.size):
+        x[i], y[i], z[i] = on_ellipsoid(x[i], y[i], z[i])
+    for i in range(x.size):
+        _start(reference[i], key[i])
+
+
+@njit(nogil=True, error_model="numpy")
+def _measure(vectors, rows, here, there, found):  # type: ignore[no-untyped-def]
+    """Metres to a reference each, if it is a short way, and squared chords."""
+    n = rows.size
+    px, py, pz = there[0, :n], there[1, :n], there[2, :n]
+    for i in range(n):
+        row = rows[i] if rows[i] > 0 else 0
+        px[i], py[i], pz[i] = vectors[row, 0], vectors[row, 1], vectors[row, 2]
+    x, y, z = here[0, :n], here[1, :n], here[2, :n]
+    metres, chord2 = found[0, :n], found[1, :n]
+    for i in range(n):
+        chord2[i] = squared_chord(x[i], y[i], z[i], px[i], py[i], pz[i])
+    for i in range(n):
+        metres[i] = short_m(x[i], y[i], z[i], px[i], py[i], pz[i], chord2[i])
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def _settle(  # type: ignore[no-untyped-def]
     thread, threads, tree, vectors, lat_deg, lon_deg, brute, exclude_self, first_row, by_chord,
@@ -88,51 +123,73 @@ def _settle(  # type: ignore[no-untyped-def]
     """Write the k nearest of observations by their geodesics, in the order of their rows.
 
     `by_chord` has the k nearest by their chords, and `beyond` the least squared chord of all
-    others; where that is below 0 it is not known, and the observation walks by itself.
+    others. Where that is below 0, or not given, it is not known: they walk by themselves.
     """
     n, k = key.shape
     box, stack = np.empty(6), np.empty(STACK, np.int64)
     n_near = leaves_to_fill(k, exclude_self)
     keys, x_of, y_of, z_of = np.empty(1, np.int64), np.empty(1), np.empty(1), np.empty(1)
+    here, there, found = np.empty((3, _BLOCK)), np.empty((3, _BLOCK)), np.empty((2, _BLOCK))
     steps = 0
     stop = n * (thread + 1) // threads
-    for i in range(n * thread // threads, stop):
+    for first in range(n * thread // threads, stop, _BLOCK):
         if steps > most:
             break
-        for j in range(min(by_chord.shape[1], 4)):
-            ahead = by_chord[min(i + _AHEAD, stop - 1), j]
-            prefetch_for_read(vectors, ahead if ahead > 0 else 0, 0)
-        x, y, z = point(lat_deg[i], lon_deg[i])
-        rows, lengths = reference[i], key[i]
-        _start(rows, lengths)
-        worst = ALL
-        if beyond[i] >= 0.0:
+        last = min(first + _BLOCK, stop)
+        _load(
+            lat_deg[first:last], lon_deg[first:last], reference[first:last], key[first:last], here
+        )
+        if beyond.size:
             for j in range(k):
-                row = by_chord[i, j]
-                if row >= 0:
-                    metres = geodesic_m(x, y, z, vectors[row, 0], vectors[row, 1], vectors[row, 2])
-                    put(lengths, rows, k - 1, metres, row)
-            steps += k * _GEODESIC_STEPS
-            # Mostly the others are far, and an estimate, a little more than the bound, will do.
-            is_far = beyond[i] >= _FAR2 * lengths[k - 1] ** 2
-            worst = 0.0 if is_far else min(worst, outermost(lengths[k - 1]))
-        if x == x and (beyond[i] <= worst or beyond[i] < 0.0):
-            _start(rows, lengths)
-            own = first_row + i if exclude_self else -1
-            ranked = Ranked(x, y, z, own, rows, lengths)
-            if brute:
-                _compare_all(ranked, vectors, worst)
-                steps += vectors.shape[0]
-            else:
-                box[0], box[1], box[2], box[3], box[4], box[5] = x, y, z, x, y, z
-                x_of[0], y_of[0], z_of[0] = x, y, z
-                keys_of(x_of, y_of, z_of, keys)
-                near, near_stop = leaves_near(tree.keys, leaf_of(tree.keys, keys[0], 0), n_near)
-                steps += walk(tree, ranked, box, worst, near, near_stop, most - steps, stack)
-        for j in range(k):
-            if lengths[j] == np.inf:
-                rows[j] = -1
+                _measure(vectors, by_chord[first:last, j], here, there, found)
+                for i in range(first, last):
+                    row = by_chord[i, j]
+                    if row >= 0:
+                        metres, chord2 = found[0, i - first], found[1, i - first]
+                        if not 0.0 < chord2 <= SHORT2:
+                            x, y, z = here[0, i - first], here[1, i - first], here[2, i - first]
+                            metres = geodesic_m(
+                                x, y, z, vectors[row, 0], vectors[row, 1], vectors[row, 2]
+                            )
+                        put(key[i], reference[i], k - 1, metres, row)
+            steps += (last - first) * k * _GEODESIC_STEPS
+        for i in range(first, last):
+            x, y, z = here[0, i - first], here[1, i - first], here[2, i - first]
+            rows, lengths = reference[i], key[i]
+            most_near = beyond[i] if beyond.size else -1.0
+            worst = ALL
+            if most_near >= 0.0:
+                # Mostly the others are far, and an estimate, a little more than the bound, will do.
+                is_far = most_near >= _FAR2 * lengths[k - 1] ** 2
+                worst = 0.0 if is_far else min(worst, outermost(lengths[k - 1]))
+            if x == x and most_near <= worst:
+                _start(rows, lengths)
+                own = first_row + i if exclude_self else -1
+                ranked = Ranked(x, y, z, own, rows, lengths)
+                if brute:
+                    _compare_all(ranked, vectors, worst)
+                    steps += vectors.shape[0]
+                else:
+                    box[0], box[1], box[2], box[3], box[4], box[5] = x, y, z, x, y, z
+                    x_of[0], y_of[0], z_of[0] = x, y, z
+                    keys_of(x_of, y_of, z_of, keys)
+                    leaf = leaf_of(tree.keys, keys[0], 0)
+                    near, near_stop = leaves_near(tree.keys, leaf, n_near)
+                    steps += walk(tree, ranked, box, worst, near, near_stop, most - steps, stack)
+            for j in range(k):
+                if lengths[j] == np.inf:
+                    rows[j] = -1
     tally[thread] = steps
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _take_two(thread, threads, points, by_chord, beyond):  # type: ignore[no-untyped-def]
+    """Fetch what `search_packets` has written; of points that are NaN anything."""
+    n = beyond.size
+    for i in range(n * thread // threads, n * (thread + 1) // threads):
+        row = points[i, 0]
+        by_chord[i, 0] = np.int64(row) if row >= 0.0 else -1
+        beyond[i] = points[i, 2]
 
 
 @njit(inline="always")
@@ -259,21 +316,25 @@ def search(
     for part, points, order in in_windows(degrees, LANES, size, earth="wgs84"):
         threads = threads_for(order.size, _GRAIN)
         asked = (query.exclude_self, query.first_row + part.start)
-        by_chord, beyond = np.empty((len(points), 0), np.int64), np.full(len(points), -1.0)
+        by_chord, beyond = np.empty((len(points), 0), np.int64), np.empty(0)
         if together:
             limits = np.array([max(_PATIENCE, LANES * size // 64), left])
             tally = np.empty((threads, 2), np.int64)
             at = (tree, points, order, order.size, limits, tally)
             if k == 1 and not query.exclude_self:
                 in_threads(search_packets, threads, *at, OnEllipsoid(ONE, MORE))
-                by_chord, beyond = kept(len(points), 1, dtype=np.int64), points[:, 2].copy()
-                by_chord[:, 0] = np.nan_to_num(points[:, 0])
+                by_chord, beyond = kept(len(points), 1, dtype=np.int64), kept(len(points))
+                in_threads(_take_two, threads, points, by_chord, beyond)
             else:
                 by_chord = kept(len(points), k + 1, dtype=np.int64)
                 chord2 = kept(len(points), k + 1)
+                if order.size < len(points):
+                    by_chord.fill(-1)
                 in_threads(search_lists, threads, *at, by_chord, chord2, *asked, False)
                 beyond = chord2[:, k].copy()
-            beyond[~order[order < 0] & ROW] = -1.0
+            if tally[:, 1].any():
+                given_up = ~order[order < 0] & ROW
+                by_chord[given_up], beyond[given_up] = -1, -1.0
             left = _spent(left, tally[:, 0], query)
         steps = np.zeros(threads, np.int64)
         in_threads(

@@ -279,7 +279,8 @@ def _curvature(z, hz, square, bend, sign):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _short(x1, y1, z1, x2, y2, z2, chord2):  # type: ignore[no-untyped-def]
+def short_m(x1, y1, z1, x2, y2, z2, chord2):  # type: ignore[no-untyped-def]
+    """Metres of a short line, by its squared chord, which is not 0; without branches."""
     hz = product(0.5, total(z2, -z1))
     mx, my = product(0.5, total(x1, x2)), product(0.5, total(y1, y2))
     mz = product(_Q, product(0.5, total(z1, z2)))
@@ -290,7 +291,8 @@ def _short(x1, y1, z1, x2, y2, z2, chord2):  # type: ignore[no-untyped-def]
     middle = product(bend / square, math.sqrt(total(1.0, -bend) / normal2))
     ends = total(_curvature(z1, hz, square, bend, 1.0), _curvature(z2, hz, square, bend, -1.0))
     k = total(product(0.8, middle), product(0.1, ends))
-    return product(math.sqrt(chord2), polynomial(_ARC, product(product(k, k), square)))
+    arc = polynomial(_ARC, product(product(k, k), square))
+    return product(SEMI_MAJOR_M, product(math.sqrt(chord2), arc))
 
 
 @njit(inline="always")
@@ -330,7 +332,7 @@ def geodesic_m(x1: float, y1: float, z1: float, x2: float, y2: float, z2: float)
     if chord2 > SHORT2:
         return product(SEMI_MAJOR_M, _long(x1, y1, z1, x2, y2, z2))
     if chord2 > 0.0:
-        return product(SEMI_MAJOR_M, _short(x1, y1, z1, x2, y2, z2, chord2))
+        return short_m(x1, y1, z1, x2, y2, z2, chord2)
     return product(0.0, chord2)
 
 
