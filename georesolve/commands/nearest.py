@@ -58,8 +58,8 @@ def add_to(commands: Any) -> None:
         commands,
         "nearest",
         help="resolve files on this machine: the nearest reference of every observation",
-        description="Write the nearest reference of every observation to a file: exact, on a "
-        "sphere, in metres.",
+        description="Write the nearest reference of every observation to a file: exact, in metres, "
+        "on a sphere or on the ellipsoid.",
         epilog=_EPILOG,
     )
     match = parser.add_argument_group(MATCHED).add_argument

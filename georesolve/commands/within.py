@@ -26,7 +26,7 @@ def add_to(commands: Any) -> None:
         "within",
         help="resolve files on this machine: all references within a distance",
         description="Write all references within a distance of every observation to a file, or "
-        "how many there are: exact, on a sphere.",
+        "how many there are: exact, in metres.",
         epilog=_EPILOG,
     )
     match = parser.add_argument_group(MATCHED).add_argument

@@ -43,7 +43,8 @@ For every geospatial observation, the nearest reference point on a sphere: exact
 same bytes every time, every row accounted for.
 
 Coordinates are degrees, WGS 84. Distances are great-circle metres on a sphere of radius \
-6 371 008.8 m; on the WGS 84 ellipsoid they differ by -0.43 to +0.56 %. Equally near references go \
+6 371 008.8 m; on the WGS 84 ellipsoid they differ by -0.43 to +0.56 %, \
+and with `earth=wgs84` they are those of its geodesics. Equally near references go \
 to the lowest row.
 """
 _SHOWN = (

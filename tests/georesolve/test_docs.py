@@ -1,4 +1,4 @@
-"""The code of docs/python.md and docs/dask.md is run, and prints what stands there."""
+"""The code of docs/python.md, dask.md and ellipsoid.md is run, and prints what stands there."""
 
 import re
 import shlex
@@ -65,6 +65,15 @@ def test_the_readme_runs(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == shown
     # A visitor sees places near by.
     assert all(float(line.split()[-2]) < 50 for line in shown.splitlines())
+
+
+def test_airports_have_another_nearest_place_on_the_ellipsoid(monkeypatch, capsys):
+    text = (ROOT / "docs/ellipsoid.md").read_text()
+    [(code, shown)] = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(ROOT)
+    exec(compile(code, "ellipsoid.md", "exec"), {})
+    assert capsys.readouterr().out == shown
+    assert len(shown.splitlines()) == 37
 
 
 def test_the_command_of_the_readme_runs(tmp_path, monkeypatch):

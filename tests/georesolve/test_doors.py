@@ -31,6 +31,7 @@ MATCHES = {
     "nearest": {},
     "three near": {"k": 3, "max_distance_m": 2e6},
     "two with bearings": {"k": 2, "max_distance_m": 2e6, "near": True},
+    "two on the ellipsoid": {"k": 2, "earth": "wgs84", "near": True},
     "seven by brute force": {"k": 7, "algorithm": "brute", "how": "inner"},
 }
 AS_THEY_ARE = {"on_invalid": "null", "coordinates": "trust"}

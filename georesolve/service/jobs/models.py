@@ -82,6 +82,13 @@ class Verification(BaseModel):
     )
 
 
+MEASURES = {
+    "sphere": "great-circle metres on a sphere of radius 6371008.8 m, exact in float64",
+    "wgs84": "metres of geodesics on the ellipsoid of WGS 84 in float64, within 1 um",
+}
+"""What distances are, on each earth."""
+
+
 class Report(BaseModel):
     """What a finished job did."""
 
@@ -112,7 +119,7 @@ class Report(BaseModel):
         default=[], description="what looks wrong with the sets, which were resolved all the same"
     )
     measure: str = Field(
-        default="great-circle metres on a sphere of radius 6371008.8 m, exact in float64",
+        default=MEASURES["sphere"],
         description="what `distance_m` is, and what nearest means",
     )
     options: MatchOptions = Field(description="the match options of the job")

@@ -21,7 +21,7 @@ from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
 from georesolve.service.jobs.cluster import ClusterKeeper
 from georesolve.service.jobs.endings import clear, end, remove
-from georesolve.service.jobs.models import Report
+from georesolve.service.jobs.models import MEASURES, Report
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
 from georesolve.service.store.quotas import Quotas
@@ -273,6 +273,7 @@ def _report_of(
         "verification": {"observations": progress.verified},
         "versions": _VERSIONS,
         "remarks": remarks(observations, references),
+        "measure": MEASURES[job.options.earth],
         "options": job.options,
     }
     return Report.model_validate(vars(progress) | own)
