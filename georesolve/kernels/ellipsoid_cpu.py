@@ -5,6 +5,7 @@ is too far to be nearer by its geodesic, the others are put in order by theirs. 
 observation walks the tree again by itself, and looks at geodesics on the way.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from georesolve.kernels.coordinates_cpu import readable
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.ellipsoid import MORE, ONE, innermost, outermost
 from georesolve.kernels.geodesic import (
+    AXES,
     SEMI_MAJOR_M,
     SHORT2,
     geodesic_m,
@@ -42,6 +44,9 @@ _GEODESIC_STEPS = 256
 """Steps that a geodesic counts as: few are long."""
 _FAR2 = 1.001 / SEMI_MAJOR_M**2
 """The square of a geodesic by this is more than `outermost`: no chord is longer."""
+_CHORDS_DO_M, _BALL_M = 3e5, 3e5
+_GAP = 4 * 8.4e-4 / SEMI_MAJOR_M**2
+"""Of a cube of metres: four times by how much geodesics of one chord may differ."""
 _BLOCK = 64
 """Observations that are measured together: the loops over them vectorise."""
 _PATIENCE = 1 << 16
@@ -59,7 +64,37 @@ class Ranked(NamedTuple):
     key: np.ndarray
 
 
-@looks(Ranked)
+def _leave_out(collector, tree, node, level, bits, box):  # type: ignore[no-untyped-def]
+    """Leave out far boxes by a geodesic to their middles, where chords tell less than these.
+
+    What is in a box is no nearer than its middle on the ellipsoid, less how far it is from that
+    middle: up to `_BALL_M` that is at most 1.001 of its chord.
+    """
+    x, y, z, _, _, key = collector
+    worst = key[key.size - 1]
+    if not _CHORDS_DO_M < worst < np.inf:
+        return bits
+    useful = min(_BALL_M, _GAP * worst**3)
+    left = bits
+    while left:
+        j = lowest_bit(left)
+        left &= left - 1
+        wide = np.empty(3)
+        middle = np.empty(3)
+        for axis in range(3):
+            low, high = tree.boxes[node, axis, j], tree.boxes[node, 3 + axis, j]
+            middle[axis], wide[axis] = 0.5 * (low + high), 0.5 * (high - low)
+        size = math.sqrt(middle[0] ** 2 + middle[1] ** 2 + (middle[2] / AXES) ** 2)
+        off = math.sqrt((middle**2).sum()) * abs(1.0 / size - 1.0)
+        radius = SEMI_MAJOR_M * 1.001 * (math.sqrt((wide**2).sum()) + off) + 1e-3
+        if radius < useful:
+            metres = geodesic_m(x, y, z, middle[0] / size, middle[1] / size, middle[2] / size)
+            if metres - radius > worst:
+                bits &= ~(np.int64(1) << j)
+    return bits
+
+
+@looks(Ranked, _leave_out)
 def _rank(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
     x, y, z, own, reference, key = collector
     last = key.size - 1

@@ -15,6 +15,7 @@ from georesolve import kernels as kernels_of_ours
 from georesolve.benchmarks import (
     accepting,
     doors,
+    ellipsoid,
     fronts,
     kernels,
     lake,
@@ -43,6 +44,15 @@ def test_the_benchmark_of_the_kernels_runs(tmp_path, capsys):
         assert not any(row["differing"] for row in rows if row["ours"])
     assert [line["case"] for line in figures["summary"]] == [n for n in kernels.TOY for _ in (0, 1)]
     assert "median ms" in capsys.readouterr().out
+
+
+def test_the_benchmark_of_the_ellipsoid_runs(tmp_path, capsys):
+    path = tmp_path / "figures.json"
+    ellipsoid.main(["--toy", "--repeats", "1", "--json", str(path)])
+    figures = json.loads(path.read_text())["figures"]
+    assert len(figures) == len(ellipsoid.CASES["cpu"])
+    assert not any(row["wrong"] for row in figures)
+    assert "cKDTree and PROJ" in capsys.readouterr().out
 
 
 def test_all_within_a_distance_is_counted_and_found_beside_peers(tmp_path, capsys):
