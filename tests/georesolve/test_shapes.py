@@ -379,3 +379,16 @@ def test_the_nearest_points_of_every_shape(k):
     told = found[found["name"] != "-"]
     assert [*zip(told["name"], told["w"], told["metres"], strict=True)] == expected
     assert found["w"].isna().sum() == 1
+
+
+def test_lines_and_polygons_are_refused_on_the_ellipsoid():
+    square = geopandas.GeoDataFrame(geometry=[shapely.box(0, 0, 1, 1)], crs=4326)
+    points = geopandas.GeoDataFrame(geometry=[shapely.Point(3, 3)], crs=4326)
+    with pytest.raises(ValueError, match="earth='wgs84' is for points, but one set"):
+        georesolve.nearest(points, square, earth="wgs84")
+    with pytest.raises(ValueError, match="earth='wgs84' is for points, but right_df has lines"):
+        georesolve.sjoin_nearest(points, square, earth="wgs84")
+    index = georesolve.Index(points)
+    with pytest.raises(ValueError, match="but the Index is of 'sphere'"):
+        index.nearest(points, earth="wgs84")
+    assert len(georesolve.Index(points, earth="wgs84").within(points, 0)) == 1
