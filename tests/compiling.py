@@ -6,7 +6,15 @@ A kernel that is missing here is compiled by the test that needs it.
 import numpy as np
 import shapely
 
-from georesolve.kernels import ShapeIndex, build_index, nearest, tree_cpu, within
+from georesolve.kernels import (
+    Filters,
+    ShapeIndex,
+    build_filtered_index,
+    build_index,
+    nearest,
+    tree_cpu,
+    within,
+)
 from georesolve.kernels.query import Degrees, Query
 from georesolve.workers import at_hand, sampling
 from georesolve.workers.datasets import Edging
@@ -22,6 +30,12 @@ def _main():
     index = build_index(*points, copies=True)
     tree_cpu.search(index, points, Query(1), by="cells")
     within(index, *points, 1e6)
+    row = np.arange(500)
+    for times in (None, row):
+        filtered = build_filtered_index(*points, row % 2, times)
+        filters = Filters((row % 2).astype(np.int32), row, row, row)
+        nearest(filtered, *points, filters=filters)
+        within(filtered, *points, 1e6, filters=filters)
     outline = outline_of(np.array([shapely.box(0, 0, 1, 1)]), Edging())
     shapes = ShapeIndex(1, shapes_of(outline, Edging()))
     for k in (1, 2):

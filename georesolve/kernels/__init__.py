@@ -3,6 +3,7 @@
 No Dask, no HTTP, no files, no logging: those are the layers above.
 """
 
+from georesolve.kernels.filters import FilteredIndex, Filters, build_filtered_index
 from georesolve.kernels.index import ReferenceIndex, build_index, index_of
 from georesolve.kernels.merge import merge
 from georesolve.kernels.nearest import find, measure, nearest
@@ -16,6 +17,8 @@ __all__ = [
     "MAX_K",
     "Answer",
     "Earth",
+    "FilteredIndex",
+    "Filters",
     "Found",
     "Pairs",
     "Query",
@@ -25,6 +28,7 @@ __all__ = [
     "StepsSpent",
     "Way",
     "Within",
+    "build_filtered_index",
     "build_index",
     "count_near",
     "count_within",

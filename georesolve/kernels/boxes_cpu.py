@@ -72,7 +72,8 @@ class Tree(NamedTuple):
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _fill_leaves(thread, threads, vectors, order, n, points, rows, leaf_keys, boxes):  # type: ignore[no-untyped-def]
+def fill_leaves(thread, threads, vectors, order, n, points, rows, leaf_keys, boxes):  # type: ignore[no-untyped-def]
+    """Write the leaves of so many references of an order, and the nodes of the lowest level."""
     n_leaves = points.shape[0]
     n_nodes = (n_leaves + WIDTH - 1) // WIDTH
     x = np.empty(WIDTH)
@@ -225,6 +226,6 @@ def _tree_of(vectors: np.ndarray, order: np.ndarray) -> Tree:
     )
     if n:
         at = (vectors, order, n, tree.points, tree.rows, tree.keys, tree.boxes)
-        in_threads(_fill_leaves, threads_for(n, _GRAIN), *at)
+        in_threads(fill_leaves, threads_for(n, _GRAIN), *at)
         fill_nodes(tree.boxes, tree.levels)
     return tree

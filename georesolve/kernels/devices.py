@@ -13,7 +13,17 @@ Array = Any
 _FLOAT64 = np.dtype(np.float64)
 
 Device = Literal["cpu", "cuda"]
-Step = Literal["coordinates", "brute", "tree", "within", "merge", "shapes", "outlines", "ellipsoid"]
+Step = Literal[
+    "coordinates",
+    "brute",
+    "tree",
+    "within",
+    "filtered",
+    "merge",
+    "shapes",
+    "outlines",
+    "ellipsoid",
+]
 
 # Modules by name: those for CUDA are imported only once an array of CuPy has been seen.
 _MODULES: dict[Device, dict[Step, str]] = {
@@ -22,6 +32,7 @@ _MODULES: dict[Device, dict[Step, str]] = {
         "brute": "georesolve.kernels.brute_cpu",
         "tree": "georesolve.kernels.tree_cpu",
         "within": "georesolve.kernels.within_cpu",
+        "filtered": "georesolve.kernels.filtered_cpu",
         "merge": "georesolve.kernels.merge_cpu",
         "shapes": "georesolve.kernels.shapes_cpu",
         "outlines": "georesolve.kernels.outlines_cpu",
@@ -32,6 +43,7 @@ _MODULES: dict[Device, dict[Step, str]] = {
         "brute": "georesolve.kernels.reduce_cuda",
         "tree": "georesolve.kernels.tree_cuda",
         "within": "georesolve.kernels.within_cuda",
+        "filtered": "georesolve.kernels.filtered_cuda",
         "merge": "georesolve.kernels.reduce_cuda",
         "shapes": "georesolve.kernels.shapes_cuda",
         "ellipsoid": "georesolve.kernels.ellipsoid_cuda",

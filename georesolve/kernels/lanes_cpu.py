@@ -471,6 +471,70 @@ def _members(points: _Array, rows: _Array, leaf: Any, lanes: _Array, lane: Any) 
 
 
 @_written(types.int64)
+def members_matching(builder, points, rows, leaf, lanes, lane, chord2):  # type: ignore[no-untyped-def]
+    """Which of a leaf's eight references those are, as bits; ``chord2`` takes all eight chords."""
+    square, _, found = _members(points, rows, leaf, lanes, lane)
+    chord2.store(square, 0)
+    return found.bits()
+
+
+@_written(types.float64)
+def compare_times(builder, points, rows, times, leaf, lanes, windows, best_rows):  # type: ignore[no-untyped-def]
+    """As `compare_leaf`, of what 16 points match by their windows and the rows that they leave out.
+
+    Their best rows are in ``best_rows`` (16,); the fourth row of the lanes is as there.
+    """
+    *own, best, left_out = (lanes.load(_SIXTEEN, row, 0) for row in range(5))
+    least, greatest, not_this = (windows.load(_SIXTEEN_KEYS, row, 0) for row in range(3))
+    best_row = best_rows.load(_SIXTEEN, 0)
+
+    def matched(j: int) -> tuple[_Value, _Value]:
+        there = [points.every(_SIXTEEN, leaf, axis, j) for axis in range(3)]
+        time, row = times.every(_SIXTEEN_KEYS, leaf, j), rows.every(_SIXTEEN, leaf, j)
+        able = (least <= time) & (time <= greatest) & time.differs(not_this)
+        return (able & row.differs(left_out)).choose(_square(own, there), float("inf")), row
+
+    near, near_row = matched(0)
+    for j in range(1, 8):
+        square, row = matched(j)
+        # Rows ascend, so "less" leaves ties with the lowest one; NaN pads, and is none.
+        nearer = square < near
+        near, near_row = nearer.choose(square, near), nearer.choose(row, near_row)
+    better = (near < best) | (near.equals(best) & (near_row < best_row))
+    best = better.choose(near, best)
+    lanes.store(best, 3, 0)
+    best_rows.store(better.choose(near_row, best_row), 0)
+    return best.extreme("fmax")
+
+
+@_written(types.int64)
+def times_within(builder, times, leaf, windows, lane):  # type: ignore[no-untyped-def]
+    """Which of a leaf's eight times (n, 8) lie in a lane's window, as bits.
+
+    Of ``windows`` (4, 16) the rows are the least time, the greatest, and one that does not count.
+    """
+    time = times.load(_EIGHT_KEYS, leaf, 0)
+    least, greatest, not_this = (windows.every(_EIGHT_KEYS, row, lane) for row in range(3))
+    return ((least <= time) & (time <= greatest) & time.differs(not_this)).bits()
+
+
+@_written(types.int64)
+def spans_meeting(builder, spans, node, window):  # type: ignore[no-untyped-def]
+    """Which of a node's eight spans of time (n, 2, 8) meet a window, as bits."""
+    least, greatest = (spans.load(_EIGHT_KEYS, node, side, 0) for side in range(2))
+    meets = (least <= window.every(_EIGHT_KEYS, 1)) & (window.every(_EIGHT_KEYS, 0) <= greatest)
+    return meets.bits()
+
+
+@_written(types.int64)
+def spans_inside(builder, spans, node, window):  # type: ignore[no-untyped-def]
+    """Which of a node's eight spans of time lie in a window, as bits."""
+    least, greatest = (spans.load(_EIGHT_KEYS, node, side, 0) for side in range(2))
+    inside = (window.every(_EIGHT_KEYS, 0) <= least) & (greatest <= window.every(_EIGHT_KEYS, 1))
+    return inside.bits()
+
+
+@_written(types.int64)
 def members_within(builder, points, rows, leaf, lanes, lane):  # type: ignore[no-untyped-def]
     """How many of a leaf's eight references are within a lane's bound, as `_members` says."""
     *_, found = _members(points, rows, leaf, lanes, lane)

@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+import numpy as np
+
 from georesolve.kernels.devices import (
     Array,
     Device,
@@ -11,6 +13,7 @@ from georesolve.kernels.devices import (
     device_of,
     implementation,
 )
+from georesolve.kernels.filters import FilteredIndex, Filters
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.query import MAX_K, Answer, Degrees, Earth, Found, Query
 from georesolve.kernels.shapes import ShapeIndex
@@ -28,6 +31,7 @@ def nearest(
     first_row: int = 0,
     algorithm: Algorithm = "auto",
     most_steps: int | None = None,
+    filters: Filters | None = None,
 ) -> Answer:
     """Find the nearest references of every observation, exactly.
 
@@ -67,6 +71,8 @@ def nearest(
         compares one observation with one reference: half a nanosecond of one core. How many a
         search takes depends on the data: of references that are all equally far, each observation
         is compared with all.
+    filters : Filters, optional
+        Groups and times of the observations, for a `FilteredIndex` alone.
 
     Raises
     ------
@@ -81,7 +87,8 @@ def nearest(
     """
     _check_limit(max_distance_m)
     query = Query(k, exclude_self, first_row, most_steps)
-    answer: Answer = _search(index, lat_deg, lon_deg, query, algorithm, measure=True)
+    asked = (query, algorithm, filters, max_distance_m)
+    answer: Answer = _search(index, lat_deg, lon_deg, *asked, measure=True)
     return _within(answer, max_distance_m)
 
 
@@ -95,6 +102,7 @@ def find(
     first_row: int = 0,
     algorithm: Algorithm = "auto",
     most_steps: int | None = None,
+    filters: Filters | None = None,
 ) -> Found:
     """Rows and keys of the nearest references: `nearest` without the metres.
 
@@ -103,7 +111,8 @@ def find(
     Parameters and errors are those of `nearest`.
     """
     query = Query(k, exclude_self, first_row, most_steps)
-    found: Found = _search(index, lat_deg, lon_deg, query, algorithm, measure=False)
+    asked = (query, algorithm, filters, None)
+    found: Found = _search(index, lat_deg, lon_deg, *asked, measure=False)
     return found
 
 
@@ -140,10 +149,12 @@ def _search(
     lon_deg: Array,
     query: Query,
     algorithm: Algorithm,
+    filters: Filters | None,
+    max_distance_m: float | None,
     *,
     measure: bool,
 ) -> Any:
-    degrees, device = checked(index, lat_deg, lon_deg, algorithm)
+    index, degrees, filters, device = checked(index, lat_deg, lon_deg, algorithm, filters)
     if query.most_steps is not None and device != "cpu":
         raise ValueError(f"most_steps is for a search on a CPU, but the index is on {device}")
     if not 1 <= query.k <= MAX_K:
@@ -153,6 +164,13 @@ def _search(
             raise ValueError("exclude_self is for a set against itself: shapes are no observations")
         by: Algorithm = "brute" if algorithm == "brute" else "tree"
         return implementation(device, "shapes").search(index, degrees, query, by, measure=measure)
+    if filters is not None:
+        metres = np.array([math.inf if max_distance_m is None else max_distance_m])
+        chord2 = float(implementation("cpu", "coordinates").chord2_within(metres)[0])
+        found = implementation(device, "filtered").search(
+            index, degrees, query, filters, chord2, brute=algorithm == "brute"
+        )
+        return implementation(device, "coordinates").answer_of(found) if measure else found
     if index.earth == "wgs84":
         search = implementation(device, "ellipsoid").search
         sizes = degrees.lat_deg.size, index.n_references
@@ -165,15 +183,28 @@ def _search(
 
 
 def checked(
-    index: ReferenceIndex | ShapeIndex, lat_deg: Array, lon_deg: Array, algorithm: Algorithm
-) -> tuple[Degrees, Device]:
-    """Observations that an index can be searched for, by an algorithm that exists."""
+    index: ReferenceIndex | ShapeIndex,
+    lat_deg: Array,
+    lon_deg: Array,
+    algorithm: Algorithm,
+    filters: Filters | None = None,
+) -> tuple[Any, Degrees, Filters | None, Device]:
+    """What is searched for which observations, by an algorithm that exists.
+
+    Filters that leave no reference out are none: then it is the plain index that is searched.
+    """
     lat_deg, lon_deg, device = coordinate_pair(lat_deg, lon_deg)
     if device != index.device:
         raise TypeError(f"observations are on {device} but the index on {index.device}: move one")
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {algorithm!r}")
-    return Degrees(lat_deg, lon_deg), device
+    if isinstance(index, FilteredIndex) != (filters is not None):
+        raise TypeError("filters are for an index of build_filtered_index, and it needs them")
+    if isinstance(index, FilteredIndex) and filters is not None and not index.restricts(filters):
+        lat_deg = lat_deg.copy()
+        lat_deg[filters.group < 0] = math.nan
+        index, filters = index.plain, None
+    return index, Degrees(lat_deg, lon_deg), filters, device
 
 
 def _within(answer: Answer, max_distance_m: float | None) -> Answer:

@@ -10,7 +10,7 @@ from georesolve.kernels.query import Query, Within
 
 Algorithm = Literal["auto", "tree", "brute"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
-Search = Literal["brute", "cells", "packets", "singles", "shapes"]
+Search = Literal["brute", "cells", "packets", "singles", "shapes", "filtered"]
 
 _LANES = 16
 """Observations that a CPU's brute force compares at a time, however few fill the last."""
@@ -38,7 +38,8 @@ class Way(NamedTuple):
     ----------
     search
         Each with all references by ``brute`` force, from a table of ``cells``, down the tree in
-        ``packets`` of neighbours, or as ``singles``; of ``shapes`` down the trees of these.
+        ``packets`` of neighbours, or as ``singles``; of ``shapes`` down the trees of these, and
+        ``filtered`` down the trees of a group.
     why
         What decides, in words.
     """
@@ -56,14 +57,19 @@ def way(
     n_references: int,
     query: Query | Within,
     algorithm: Algorithm = "auto",
+    *,
+    filtered: bool = False,
 ) -> Way:
     """Which search runs, and why.
 
     A table of cells answers what it can, and walks the rest. On a CPU a sample of the observations
     decides whether it is made; of equal references the tree counts those that an answer can name.
+    Where `filtered`, groups or times leave some of the references out.
     """
     if algorithm == "brute":
         return Way("brute", "it was asked for")
+    if filtered:
+        return Way("filtered", "groups or times leave references out")
     if algorithm == "auto" and _prefers_brute(device, n_observations, n_references, query):
         return Way("brute", "so few pairs take less time than a walk")
     if suits_cells(device, n_observations, n_references, query):
@@ -94,15 +100,19 @@ def walk(device: Device, n_observations: int, n_references: int, query: Query | 
         if n_observations >= _SORT_FROM or places >= _SORT_FROM_PLACES:
             return Way("packets", "there are enough observations to sort them")
         return Way("singles", "there are too few observations to sort them")
-    if isinstance(query, Within):
-        spread = _SPREAD_WITHIN
-    else:
-        spread = _SPREAD_OF_LISTS if query.k > 1 or query.exclude_self else _SPREAD
+    spread = spread_of(query)
     if n_observations < _PACKETS_FROM:
         return Way("singles", f"there are fewer than {_PACKETS_FROM} observations")
     if n_observations * spread < n_references:
         return Way("singles", f"there are more than {spread} references for each observation")
     return Way("packets", f"there are at most {spread} references for each observation")
+
+
+def spread_of(query: Query | Within) -> int:
+    """References for each observation beyond which packets do not pay on a CPU."""
+    if isinstance(query, Within):
+        return _SPREAD_WITHIN
+    return _SPREAD_OF_LISTS if query.k > 1 or query.exclude_self else _SPREAD
 
 
 def suits_cells(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from georesolve.kernels.devices import Array, Device, device_of, implementation
+from georesolve.kernels.filters import Filters
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.nearest import checked
 from georesolve.kernels.query import Pairs, Within
@@ -23,6 +24,7 @@ def within(
     once: bool = False,
     first_row: int = 0,
     algorithm: Algorithm = "auto",
+    filters: Filters | None = None,
 ) -> Pairs:
     """Find all references within a distance of every observation, exactly.
 
@@ -48,6 +50,8 @@ def within(
         Reference row of the first observation, for `exclude_self` and `once` on a part of the set.
     algorithm : {"auto", "tree", "brute"}
         How to search. The answer is the same.
+    filters : Filters, optional
+        Groups and times of the observations, for a `FilteredIndex` alone.
 
     Raises
     ------
@@ -59,7 +63,7 @@ def within(
         of the index leaves out equal points.
     """
     query = (exclude_self, once, first_row)
-    pairs: Pairs = _search("pairs", index, lat_deg, lon_deg, distance_m, query, algorithm)
+    pairs: Pairs = _search("pairs", index, lat_deg, lon_deg, distance_m, query, algorithm, filters)
     return pairs
 
 
@@ -73,6 +77,7 @@ def count_within(
     once: bool = False,
     first_row: int = 0,
     algorithm: Algorithm = "auto",
+    filters: Filters | None = None,
 ) -> Array:
     """Count the references within a distance of every observation, without finding them.
 
@@ -80,7 +85,7 @@ def count_within(
     `within` finds, 0 for an observation that is not valid. Parameters and errors are its own.
     """
     query = (exclude_self, once, first_row)
-    return _search("count", index, lat_deg, lon_deg, distance_m, query, algorithm)
+    return _search("count", index, lat_deg, lon_deg, distance_m, query, algorithm, filters)
 
 
 def count_near(
@@ -107,8 +112,9 @@ def _search(
     distance_m: Any,
     query: tuple[bool, bool, int],
     algorithm: Algorithm,
+    filters: Filters | None = None,
 ) -> Any:
-    degrees, device = checked(index, lat_deg, lon_deg, algorithm)
+    index, degrees, filters, device = checked(index, lat_deg, lon_deg, algorithm, filters)
     n = degrees.lat_deg.size
     distances = _distances(distance_m, n, device)
     if not index.whole:
@@ -126,6 +132,9 @@ def _search(
             raise ValueError("exclude_self and once are for a set against itself, not for shapes")
         to: Algorithm = "brute" if algorithm == "brute" else "tree"
         return getattr(implementation(device, "shapes"), what)(index, degrees, asked, to)
+    if filters is not None:
+        search = getattr(implementation(device, "filtered"), what)
+        return search(index, degrees, asked, filters, algorithm == "brute")
     chosen = way(device, n, index.n_references, asked, algorithm)
     return getattr(implementation(device, "within"), what)(index, degrees, asked, chosen.search)
 

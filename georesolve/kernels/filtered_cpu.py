@@ -1,0 +1,627 @@
+"""Observations that match references of their group and time alone, on a CPU: `search` and `near`.
+
+They walk the trees of their group (`kernels.forest_cpu`) in packets of up to sixteen neighbours of
+one group and about one time, from the tree of that time outwards. What is left out is farther than
+it matters to all of the packet, as `kernels.tree_cpu` proves, or outside the times of all of it; in
+a leaf each observation tests all eight references at once. By time, what an observation has found
+narrows its window, as it narrows the distance otherwise.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from georesolve.kernels.boxes_cpu import ALL, NO_LIMIT, NODE_STEPS, STACK, WIDTH, Tree
+from georesolve.kernels.coordinates_cpu import measure_part, readable
+from georesolve.kernels.distance import closer
+from georesolve.kernels.filters import FilteredIndex, Filters
+from georesolve.kernels.forest_cpu import EARLIEST, LATEST, Forest, build, parted, tree_of
+from georesolve.kernels.lanes_cpu import (
+    borrowed,
+    children_inside,
+    children_within,
+    compare_times,
+    greatest_of_16,
+    lanes_within,
+    load_lanes,
+    lowest_bit,
+    members_matching,
+    prefetch_for_write,
+    spans_inside,
+    spans_meeting,
+    times_within,
+)
+from georesolve.kernels.lists_cpu import search_lists
+from georesolve.kernels.memory_cpu import aligned, kept
+from georesolve.kernels.order_cpu import ROW, in_windows, keys_of
+from georesolve.kernels.packets_cpu import LANES, LEAF_STEPS, search_packets
+from georesolve.kernels.query import Degrees, Found, Pairs, Query, StepsSpent, Within
+from georesolve.kernels.singles_cpu import search_singles
+from georesolve.kernels.threads_cpu import in_threads, threads_for
+from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, look, looks, walk
+from georesolve.kernels.ways import spread_of
+from georesolve.kernels.within_cpu import RUN, put_in_order
+
+__all__ = ["build", "count", "pairs", "search"]
+
+_GRAIN = 16
+"""Packets that are worth a thread."""
+_TURN = 64
+"""Packets that a thread takes in its turn."""
+_MORE_LEAVES = 4
+"""Leaves that are looked into first where windows leave out a part of what is in each."""
+_FINER = 4
+"""Parts of the time of a tree whose observations walk together."""
+_PACKED, _LISTED, _SHARED = 1 << 8, 1 << 11, 1 << 13
+"""Observations of a tree from which it is searched by itself, for the nearest one and for several,
+and from which threads share it."""
+_TREES_DEEP = 16
+"""Levels of a tree at most, and one."""
+_PACKET = 200 + STACK + _TREES_DEEP
+"""Numbers that a packet and what belongs to it take of a thread's memory."""
+
+
+class Packet(NamedTuple):
+    """What is the same whatever is collected: up to 16 observations, and what each may match.
+
+    Rows of `lanes` are x, y, z, the bound, a row that is left out and the least that is not; of
+    `windows` the least and the greatest time, one that does not count, and the observation's own.
+    `union` is the window of all, `inner` what lies in all windows.
+    """
+
+    lanes: np.ndarray
+    windows: np.ndarray
+    union: np.ndarray
+    inner: np.ndarray
+    eight: np.ndarray
+
+
+class Ranked(NamedTuple):
+    """Collects the first k of each lane: by distance and row, or by time apart before these."""
+
+    packet: Packet
+    by_time: bool
+    apart: np.ndarray
+    chord2: np.ndarray
+    row: np.ndarray
+
+
+class Matching(NamedTuple):
+    """Counts what is within the bound of each lane, or writes it to where its pairs end.
+
+    What is within `inside` of all is counted once, in `whole`.
+    """
+
+    packet: Packet
+    inside: float
+    whole: np.ndarray
+    ends: np.ndarray
+    fills: bool
+    chord2: np.ndarray
+    row: np.ndarray
+
+
+@njit(inline="always")
+def _matches(packet, tree, leaf, lane):  # type: ignore[no-untyped-def]
+    """Which of a leaf's references a lane matches, as bits; their squared chords are in `eight`."""
+    found = members_matching(tree.points, tree.rows, leaf, packet.lanes, lane, packet.eight)
+    if tree.times.shape[0] and found:
+        found &= times_within(tree.times, leaf, packet.windows, lane)
+    return found
+
+
+@njit(inline="always")
+def _apart(time, other):  # type: ignore[no-untyped-def]
+    """How far two times are apart; beyond 64 bits the greatest that there is."""
+    apart = max(time, other) - min(time, other)
+    return apart if apart >= 0 else LATEST
+
+
+@njit(inline="always")
+def _put(apart, chord2, row, last, a, c, r):  # type: ignore[no-untyped-def]
+    """Put something where it belongs in a list, unless that is behind its last entry."""
+    if a > apart[last] or (a == apart[last] and not closer(c, r, chord2[last], row[last])):
+        return
+    j = last
+    while j > 0 and (
+        a < apart[j - 1] or (a == apart[j - 1] and closer(c, r, chord2[j - 1], row[j - 1]))
+    ):
+        apart[j], chord2[j], row[j] = apart[j - 1], chord2[j - 1], row[j - 1]
+        j -= 1
+    apart[j], chord2[j], row[j] = a, c, r
+
+
+@njit(inline="always")
+def _unite(packet):  # type: ignore[no-untyped-def]
+    """Find the window of all lanes that are used, and what lies in the windows of all."""
+    windows, union, inner = packet.windows, packet.union, packet.inner
+    union[0], union[1], inner[0], inner[1] = LATEST, EARLIEST, EARLIEST, LATEST
+    for lane in range(LANES):
+        if packet.lanes[3, lane] >= 0.0:
+            union[0] = min(union[0], windows[0, lane])
+            union[1] = max(union[1], windows[1, lane])
+            inner[0] = max(inner[0], windows[0, lane])
+            inner[1] = min(inner[1], windows[1, lane])
+
+
+def _in_time(collector, tree, node, level, bits, box):  # type: ignore[no-untyped-def]
+    if tree.spans.shape[0]:
+        bits &= spans_meeting(tree.spans, node, collector.packet.union)
+    return bits
+
+
+@looks(Ranked, _in_time)
+def _rank(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
+    packet, by_time, apart, chord2, row = collector
+    lanes, windows = packet.lanes, packet.windows
+    last = chord2.shape[1] - 1
+    steps = 0
+    if last == 0 and tree.times.shape[0] and not by_time:
+        # All lanes at once, which keep the nearest one in their bound.
+        while bits:
+            j = lowest_bit(bits)
+            bits &= bits - 1
+            steps += NODE_STEPS
+            if lanes_within(lanes, tree.boxes, node, j):
+                steps += LEAF_STEPS
+                leaf = node * WIDTH + j
+                worst = compare_times(
+                    tree.points, tree.rows, tree.times, leaf, lanes, windows, row[:, 0]
+                )
+                bits &= children_within(tree.boxes, node, box, worst)
+        return worst, steps
+    while bits:
+        j = lowest_bit(bits)
+        bits &= bits - 1
+        leaf = node * WIDTH + j
+        steps += NODE_STEPS
+        near = lanes_within(lanes, tree.boxes, node, j)
+        changed = False
+        while near:
+            lane = lowest_bit(near)
+            near &= near - 1
+            steps += WIDTH
+            found = _matches(packet, tree, leaf, lane)
+            if not found:
+                continue
+            while found:
+                member = lowest_bit(found)
+                found &= found - 1
+                c, r = packet.eight[member], tree.rows[leaf, member]
+                a = _apart(tree.times[leaf, member], windows[3, lane]) if by_time else 0
+                _put(apart[lane], chord2[lane], row[lane], last, a, c, r)
+            if chord2[lane, last] < np.inf:
+                changed = True
+                if by_time:
+                    # Saturated: time apart may be all that 64 bits hold.
+                    own, most = windows[3, lane], apart[lane, last]
+                    least = own - most if own - most <= own else EARLIEST
+                    greatest = own + most if own + most >= own else LATEST
+                    windows[0, lane] = max(windows[0, lane], least)
+                    windows[1, lane] = min(windows[1, lane], greatest)
+                else:
+                    lanes[3, lane] = min(lanes[3, lane], chord2[lane, last])
+        if changed and by_time:
+            _unite(packet)
+            bits &= spans_meeting(tree.spans, node, packet.union)
+        elif changed:
+            worst = greatest_of_16(lanes, 3)
+            bits &= children_within(tree.boxes, node, box, worst)
+    return worst, steps
+
+
+def _count_whole(collector, tree, node, level, bits, box):  # type: ignore[no-untyped-def]
+    timed = tree.spans.shape[0] > 0
+    if timed:
+        bits &= spans_meeting(tree.spans, node, collector.packet.union)
+    inside = bits & children_inside(tree.boxes, node, box, collector.inside)
+    if timed:
+        inside &= spans_inside(tree.spans, node, collector.packet.inner)
+    bits &= ~inside
+    size = WIDTH << 3 * level
+    while inside:
+        child = (node - tree.levels[level]) * WIDTH + lowest_bit(inside)
+        inside &= inside - 1
+        # All leaves are full but the last.
+        collector.whole[0] += min(size, tree.held - child * size)
+    return bits
+
+
+@looks(Matching, _count_whole)
+def _take(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
+    packet, _, _, ends, fills, chord2, row = collector
+    while bits:
+        j = lowest_bit(bits)
+        bits &= bits - 1
+        leaf = node * WIDTH + j
+        near = lanes_within(packet.lanes, tree.boxes, node, j)
+        while near:
+            lane = lowest_bit(near)
+            near &= near - 1
+            found = _matches(packet, tree, leaf, lane)
+            while found:
+                member = lowest_bit(found)
+                found &= found - 1
+                if fills:
+                    chord2[ends[lane]] = packet.eight[member]
+                    row[ends[lane]] = tree.rows[leaf, member]
+                ends[lane] += 1
+    return worst, 0
+
+
+@njit(inline="always")
+def _packet_of(memory):  # type: ignore[no-untyped-def]
+    """A packet in some memory, its rows, the box around it, and what is left of the memory."""
+    whole = memory.view(np.int64)
+    packet = Packet(
+        memory[:96].reshape(6, LANES),
+        whole[96:160].reshape(4, LANES),
+        whole[160:162],
+        whole[162:164],
+        memory[168:176],
+    )
+    rows, boxes = whole[176:192], memory[192:200].reshape(1, WIDTH)
+    return packet, rows, boxes, whole[200:_PACKET], memory[_PACKET:]
+
+
+@njit(inline="always")
+def _load(packet, rows, points, order, first, stop, times, boxes):  # type: ignore[no-untyped-def]
+    """Write the observations of a packet: where they are, and their windows."""
+    for lane in range(LANES):
+        # Lanes that are not used repeat the last observation.
+        i = order[min(first + lane, stop - 1)]
+        ahead = order[min(stop + lane, order.size - 1)]
+        prefetch_for_write(points, ahead, 0)
+        rows[lane] = i
+        if times.shape[0]:
+            prefetch_for_write(times, ahead, 0)
+            for side in range(4):
+                packet.windows[side, lane] = times[i, side]
+    load_lanes(points, rows, packet.lanes, boxes, 0)
+
+
+@njit(inline="always")
+def _walk_trees(forest, group, tree, collector, bound, box, worst, key, n_near, brute, most, stack):  # type: ignore[no-untyped-def]
+    """Show a collector what it may match of the trees of a group, from one outwards in time."""
+    levels = stack[STACK:]
+    begin, end = forest.trees[group], forest.trees[group + 1]
+    timed = forest.times.shape[0] > 0
+    packet = collector.packet
+    before, after = tree - 1, tree
+    is_turn = True
+    steps = 0
+    while steps <= most:
+        goes_on = after < end and (not timed or forest.earliest[after] <= packet.union[1])
+        goes_back = before >= begin and forest.latest[before] >= packet.union[0]
+        if goes_on and (is_turn or not goes_back):
+            tree = after
+            after += 1
+        elif goes_back:
+            tree = before
+            before -= 1
+        else:
+            break
+        is_turn = not is_turn
+        own = tree_of(forest, tree, levels)
+        if brute:
+            for node in range(own.levels[1]):
+                children = min(own.keys.size - node * WIDTH, WIDTH)
+                worst, more = look(collector, own, node, (1 << children) - 1, box, worst)
+                steps += more
+            continue
+        near, near_stop = 0, 0
+        if n_near:
+            near, near_stop = leaves_near(own.keys, leaf_of(own.keys, key, 0), n_near)
+        steps += walk(own, collector, box, worst, near, near_stop, most - steps, stack)
+        if bound:
+            worst = greatest_of_16(packet.lanes, 3)
+    return steps
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def search_ranked(  # type: ignore[no-untyped-def]
+    thread, threads, memory, forest, points, order, firsts, stops, first_trees, group, times,
+    by_time, farthest, brute, exclude_self, first_row, most, steps_of, reference, key_of,
+):  # fmt: skip
+    """Write the first k references of the observations of an order, packet by packet."""
+    forest = borrowed(forest)
+    memory, points, reference, key_of = borrowed((memory, points, reference, key_of))
+    k = reference.shape[1]
+    packet, rows, boxes, stack, left = _packet_of(memory[thread])
+    lists = left[: 3 * LANES * k].reshape(3, LANES, k)
+    collector = Ranked(packet, by_time, lists[0].view(np.int64), lists[1], lists[2])
+    at_once = k == 1 and times.shape[0] > 0 and not by_time
+    key = np.empty(1, np.int64)
+    n_near = leaves_to_fill(k, exclude_self) + (_MORE_LEAVES if times.shape[0] else 0)
+    steps = 0
+    for number in range(firsts.size):
+        if number // _TURN % threads != thread or steps > most:
+            continue
+        first, stop = firsts[number], stops[number]
+        _load(packet, rows, points, order, first, stop, times, boxes)
+        for lane in range(LANES):
+            # Nothing is near to a lane that is not used.
+            packet.lanes[3, lane] = farthest if lane < stop - first else -1.0
+            packet.lanes[4, lane] = first_row + rows[lane] if exclude_self else -1
+            packet.lanes[5, lane] = 0
+            for j in range(k):
+                collector.apart[lane, j] = LATEST
+                collector.chord2[lane, j] = np.inf
+                collector.row[lane, j] = ROW
+        if times.shape[0]:
+            _unite(packet)
+        middle = rows[(stop - first) // 2]
+        keys_of(points[middle, 0:1], points[middle, 1:2], points[middle, 2:3], key)
+        steps += _walk_trees(
+            forest, group[rows[0]], first_trees[number], collector, not by_time, boxes[0],
+            farthest, key[0], n_near, brute, most - steps, stack,
+        )  # fmt: skip
+        for lane in range(stop - first):
+            for j in range(k):
+                found = collector.row[lane, j] != ROW
+                reference[rows[lane], j] = np.int64(collector.row[lane, j]) if found else -1
+                key_of[rows[lane], j] = collector.chord2[lane, j]
+                if at_once and found:
+                    key_of[rows[lane], j] = packet.lanes[3, lane]
+    steps_of[thread] = steps
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def search_trees(  # type: ignore[no-untyped-def]
+    thread, threads, forest, points, order, starts, least, spread, exclude_self, first_row, most,
+    steps_of, reference, key_of,
+):  # fmt: skip
+    """Search each tree that has so many observations at least as if there were no other.
+
+    All threads share the observations of a large one.
+    """
+    forest = borrowed(forest)
+    points, order, reference, key_of = borrowed((points, order, reference, key_of))
+    several = reference.shape[1] > 1 or exclude_self
+    levels = np.empty(_TREES_DEEP, np.int64)
+    limits = np.array([NO_LIMIT, NO_LIMIT])
+    tally = np.empty((threads, 2), np.int64)
+    steps = 0
+    for tree in range(starts.size - 1):
+        first, stop = starts[tree], starts[tree + 1]
+        n = stop - first
+        if n < least or steps > most:
+            continue
+        me, of = (thread, threads) if n >= _SHARED * threads else (0, 1)
+        if of < threads and not (
+            order.size * thread // threads <= first < order.size * (thread + 1) // threads
+        ):
+            continue
+        own = tree_of(forest, tree, levels)
+        alone = Tree(own.points, own.rows, own.keys, own.boxes, own.levels)
+        some = order[first:stop]
+        if n * spread < own.held:
+            search_singles(
+                me, of, alone, points, some, n, limits, tally, reference, key_of, exclude_self,
+                first_row,
+            )  # fmt: skip
+        elif several:
+            search_lists(
+                me, of, alone, points, some, n, limits, tally, reference, key_of, exclude_self,
+                first_row, False,
+            )  # fmt: skip
+        else:
+            search_packets(me, of, alone, points, some, n, limits, tally)
+            n_packets = (n + LANES - 1) // LANES
+            begin = n_packets * me // of * LANES
+            for place in range(begin, min(n, n_packets * (me + 1) // of * LANES)):
+                i = some[place]
+                reference[i, 0] = np.int64(points[i, 0])
+                key_of[i, 0] = points[i, 1]
+        steps += tally[me, 0]
+    steps_of[thread] = steps
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def search_matching(  # type: ignore[no-untyped-def]
+    thread, threads, memory, forest, points, order, firsts, stops, first_trees, group, times,
+    skips, brute, first_of_all, bounds, exclude_self, once, first_row, counts, starts, reference,
+    distance_m,
+):  # fmt: skip
+    """Count what is within the distance of the observations of an order, or write their pairs."""
+    forest = borrowed(forest)
+    fills = starts.size > 0
+    packet, rows, boxes, stack, left = _packet_of(memory[thread])
+    ends = left[:LANES].view(np.int64)
+    whole = np.empty(1, np.int64)
+    ranks = np.empty(RUN, np.int64)
+    found = (np.empty(0), np.empty(0))
+    ordered = (np.empty(0), np.empty(0))
+    for number in range(firsts.size):
+        if number // _TURN % threads != thread:
+            continue
+        first, stop = firsts[number], stops[number]
+        _load(packet, rows, points, order, first, stop, times, boxes)
+        farthest = 0.0
+        nearest = np.inf
+        end = 0
+        for lane in range(LANES):
+            i = rows[lane]
+            bound = bounds[first_of_all + i if bounds.size > 1 else 0]
+            packet.lanes[3, lane] = bound if lane < stop - first else -1.0
+            packet.lanes[4, lane] = first_row + i if exclude_self else -1
+            packet.lanes[5, lane] = first_row + i + 1 if once else 0
+            farthest = max(farthest, bound)
+            nearest = min(nearest, bound)
+            ends[lane] = end
+            if fills and lane < stop - first:
+                end += starts[i + 1] - starts[i]
+        if found[0].size < end + RUN:
+            found = (np.empty(end + RUN), np.empty(end + RUN))
+            ordered = (np.empty(end + RUN), np.empty(end + RUN))
+        whole[0] = 0
+        # Of whole boxes it is not known which rows they hold.
+        inside = -1.0 if fills or once or exclude_self or skips or brute else nearest
+        if times.shape[0]:
+            _unite(packet)
+        collector = Matching(packet, inside, whole, ends, fills, found[0], found[1])
+        _walk_trees(
+            forest, group[rows[0]], first_trees[number], collector, False, boxes[0], farthest,
+            np.int64(0), 0, brute, NO_LIMIT, stack,
+        )  # fmt: skip
+        begin = 0
+        for lane in range(stop - first):
+            i = rows[lane]
+            if not fills:
+                counts[i] = ends[lane] + whole[0]
+                continue
+            size = starts[i + 1] - starts[i]
+            put_in_order(found, begin, size, ordered, 0, ranks)
+            begin += size
+            measure_part(ordered[0][:size])
+            for j in range(size):
+                distance_m[starts[i] + j] = ordered[0][j]
+                reference[starts[i] + j] = np.int64(ordered[1][j])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _places(  # type: ignore[no-untyped-def]
+    thread, threads, forest, group, least, greatest, time, by_time, skips, places, times
+):
+    """Write the tree and the part of its time that observations begin with, -1 for none.
+
+    And the window of each: its least and greatest time, one that does not count, and its own time.
+    """
+    timed = forest.times.shape[0] > 0
+    for i in range(group.size * thread // threads, group.size * (thread + 1) // threads):
+        places[i] = -1
+        if group[i] < 0 or forest.trees[group[i]] == forest.trees[group[i] + 1]:
+            continue
+        low, high = forest.trees[group[i]], forest.trees[group[i] + 1] - 1
+        if not timed:
+            places[i] = low
+            continue
+        times[i, 0] = max(least[i], EARLIEST + 1)
+        times[i, 1] = greatest[i]
+        # Before the window, where it leaves nothing out.
+        times[i, 2] = time[i] if skips else times[i, 0] - 1
+        times[i, 3] = time[i]
+        # Not half of their sum, which may be more than 64 bits hold.
+        middle = time[i] if by_time else (times[i, 0] >> 1) + (times[i, 1] >> 1)
+        while low < high:
+            half = (low + high) // 2
+            if forest.latest[half] < middle:
+                low = half + 1
+            else:
+                high = half
+        # In float64: the time of a tree may be more than 64 bits hold.
+        from_begin = float(middle) - float(forest.earliest[low])
+        length = float(forest.latest[low]) - float(forest.earliest[low]) + 1.0
+        part = int(max(0.0, min(from_begin / length, 1.0)) * _FINER)
+        places[i] = low * _FINER + min(part, _FINER - 1)
+
+
+def _packets(
+    index: FilteredIndex, observations: Degrees, filters: Filters, least: int = NO_LIMIT
+) -> Iterator[tuple[slice, tuple[Any, ...], np.ndarray]]:
+    """Parts of the observations, these in packets as both searches take them, and by their tree.
+
+    Those of a tree that has `least` of them are in no packet.
+    """
+    forest: Forest = index.tree
+    timed = len(forest.times) > 0
+    for part, points, order in in_windows(readable(observations), LANES, len(index.vectors)):
+        group = filters.group[part]
+        windows: tuple[Any, ...] = filters[1:4] if timed else (np.empty(0, np.int64),) * 3
+        finer = _FINER if timed else 1
+        places, times = (
+            kept(group.size, dtype=np.int64),
+            kept(timed * group.size, 4, dtype=np.int64),
+        )
+        in_threads(
+            _places, threads_for(group.size, 1 << 13), forest, group,
+            *(one[part] for one in windows), *filters[4:], places, times,
+        )  # fmt: skip
+        order, starts = parted(order, places, forest.earliest.size * finer)
+        each = np.where(np.diff(starts) < least, -(-np.diff(starts) // LANES), 0)
+        place = np.repeat(np.arange(each.size), each)
+        firsts = starts[place] + LANES * (np.arange(place.size) - (each.cumsum() - each)[place])
+        stops = np.minimum(firsts + LANES, starts[place + 1])
+        packets = (forest, points, order, firsts, stops, place // finer, group, times)
+        yield part, packets, starts
+
+
+def search(
+    index: FilteredIndex,
+    observations: Degrees,
+    query: Query,
+    filters: Filters,
+    chord2: float,
+    *,
+    brute: bool = False,
+) -> Found:
+    """The first k references of every observation among those within a squared chord of it."""
+    n = observations.lat_deg.size
+    found = Found(np.full((n, query.k), -1), np.full((n, query.k), np.inf))
+    left = NO_LIMIT if query.most_steps is None else query.most_steps
+    several = query.k > 1 or query.exclude_self
+    # Without times a tree holds all that its observations match.
+    least = NO_LIMIT if brute or index.time.size else _LISTED if several else _PACKED
+    for part, packets, starts in _packets(index, observations, filters, least):
+        forest, points, order, *_ = packets
+        asked = query.exclude_self, query.first_row + part.start, left
+        into = found.reference[part], found.key[part]
+        threads = threads_for(order.size, LANES * _GRAIN)
+        steps = np.zeros((2, threads), np.int64)
+        if least < NO_LIMIT:
+            in_threads(
+                search_trees, threads, forest, points, order, starts, least, spread_of(query),
+                *asked, steps[0], *into,
+            )  # fmt: skip
+        memory = aligned(threads, _PACKET + 3 * LANES * query.k)
+        in_threads(
+            search_ranked, threads, memory, *packets, filters.by_time, min(chord2, ALL), brute,
+            *asked, steps[1], *into,
+        )  # fmt: skip
+        left -= int(steps.sum(axis=0).max())
+        if left < 0:
+            raise StepsSpent(f"the search takes more than {query.most_steps} steps")
+    return found
+
+
+def _search(
+    index: FilteredIndex,
+    observations: Degrees,
+    asked: Within,
+    filters: Filters,
+    brute: bool,
+    counts: np.ndarray,
+    found: Pairs,
+) -> None:
+    for part, packets, _ in _packets(index, observations, filters):
+        here = asked._replace(first_row=asked.first_row + part.start)
+        starts = found.starts[part.start : part.stop + 1]
+        threads = threads_for(packets[3].size, _GRAIN)
+        memory = aligned(threads, _PACKET + LANES)
+        in_threads(
+            search_matching, threads, memory, *packets, filters.skips_own_time,
+            brute, part.start, *here, counts[part], starts, *found[1:],
+        )  # fmt: skip
+
+
+def count(
+    index: FilteredIndex, observations: Degrees, asked: Within, filters: Filters, brute: bool
+) -> np.ndarray:
+    """How many references within the distance every observation matches."""
+    counts = np.zeros(observations.lat_deg.size, np.int64)
+    none = np.empty(0, np.int64)
+    _search(index, observations, asked, filters, brute, counts, Pairs(none, none, np.empty(0)))
+    return counts
+
+
+def pairs(
+    index: FilteredIndex, observations: Degrees, asked: Within, filters: Filters, brute: bool
+) -> Pairs:
+    """All these references of every observation, nearest first, equals by row."""
+    counts = count(index, observations, asked, filters, brute)
+    starts = np.append(0, counts.cumsum())
+    found = Pairs(starts, np.empty(starts[-1], np.int64), np.empty(starts[-1]))
+    _search(index, observations, asked, filters, brute, counts, found)
+    return found

@@ -1,0 +1,144 @@
+"""By group and in time: which references an observation may match, and the index for that."""
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from georesolve.kernels.devices import Array, coordinate_pair, device_of, implementation
+from georesolve.kernels.index import ReferenceIndex, build_index
+from georesolve.kernels.query import Degrees, is_valid
+
+LEAST, GREATEST = -(1 << 63) + 1, (1 << 63) - 1
+"""Instants; the one below them is that of no time."""
+
+
+class Filters(NamedTuple):
+    """What each observation may match, on the device of the observations.
+
+    Attributes
+    ----------
+    group : int32 array, shape (n_observations,)
+        Only references of the same group match. One of a group below 0 matches nothing.
+    least, greatest : int64 array, shape (n_observations,), optional
+        Only references of these times match, both included.
+    time : int64 array, shape (n_observations,), optional
+        The time of the observation itself.
+    by_time : bool
+        References are ranked by the time apart, then by distance and row.
+    skips_own_time : bool
+        References of the very time of an observation do not match.
+    """
+
+    group: Array
+    least: Array | None = None
+    greatest: Array | None = None
+    time: Array | None = None
+    by_time: bool = False
+    skips_own_time: bool = False
+
+    def windows(self, part: slice, xp: Any = np) -> Any:
+        """Of some observations the least and greatest time, one that does not count, and their own.
+
+        They are rows of an int64 array of numpy, or of CuPy.
+        """
+        assert self.least is not None, "there are times"
+        assert self.greatest is not None, "there are times"
+        assert self.time is not None, "there are times"
+        least = xp.maximum(self.least[part], LEAST)
+        own = self.time[part]
+        # Before the window, where it leaves nothing out.
+        left_out = own if self.skips_own_time else least - 1
+        return xp.stack([least, self.greatest[part], left_out, own])
+
+
+class FilteredIndex(ReferenceIndex):
+    """References of groups and times, ready to be searched: their trees are told apart by these.
+
+    Attributes
+    ----------
+    degrees : Degrees
+        What it was made of, as `group` and `time`, which is empty where times do not matter.
+    span : tuple of int, optional
+        The least and the greatest time.
+    """
+
+    def __init__(
+        self, vectors: Array, tree: Any, degrees: Degrees, group: Array, time: Array, n_groups: int
+    ) -> None:
+        super().__init__(vectors, tree)
+        self.degrees, self.group, self.time, self.n_groups = degrees, group, time, n_groups
+        placed = time[group >= 0] if time.size else time
+        self.span = (int(placed.min()), int(placed.max())) if placed.size else None
+
+    def __reduce__(self) -> Any:
+        made = self.vectors, self.tree, self.degrees, self.group, self.time, self.n_groups
+        return FilteredIndex, made
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """How many references of each group may match, on the host."""
+        valid = is_valid(*self.degrees) & (self.group >= 0)
+        some = self.group[valid]
+        return np.bincount(some.get() if self.device == "cuda" else some, minlength=self.n_groups)
+
+    @property
+    def whole(self) -> bool:
+        """Whether equal references are all there, as `within` needs."""
+        return True
+
+    @cached_property
+    def plain(self) -> ReferenceIndex:
+        """The index of the same references for what no filter restricts."""
+        lat_deg = self.degrees.lat_deg.copy()
+        lat_deg[self.group < 0] = np.nan
+        return build_index(lat_deg, self.degrees.lon_deg, copies=True)
+
+    def restricts(self, filters: Filters) -> bool:
+        """Whether filters leave any reference out, for an observation that matches at all."""
+        if filters.by_time or filters.skips_own_time or self.n_groups > 1:
+            return True
+        if filters.least is None or filters.greatest is None or self.span is None:
+            return False
+        some = filters.group >= 0
+        return bool(
+            (filters.least[some] > self.span[0]).any()
+            or (filters.greatest[some] < self.span[1]).any()
+        )
+
+
+def build_filtered_index(
+    lat_deg: Array,
+    lon_deg: Array,
+    group: Array | None = None,
+    time: Array | None = None,
+    *,
+    share: float = 1 / 128,
+) -> FilteredIndex:
+    """Make the index of references that match by group and in time.
+
+    Parameters
+    ----------
+    lat_deg, lon_deg : float64 array of numpy or CuPy, shape (n_references,)
+        As for `build_index`.
+    group : int32 array, shape (n_references,), optional
+        Of each reference, from 0 on; one below 0 matches nothing. All are one where it is left out.
+    time : int64 array, shape (n_references,), optional
+        Of each reference. Where it is left out, times do not matter.
+    share : float
+        What part of all time a tree holds: searches whose windows are half as long are the fastest.
+    """
+    step = implementation(device_of(lat_deg), "filtered")
+    lat_deg, lon_deg, _ = coordinate_pair(lat_deg, lon_deg)
+    library = type(lat_deg).__module__.partition(".")[0]
+    if library == "cupy":
+        import cupy as xp
+    else:
+        xp = np
+    group = xp.zeros(lat_deg.size, np.int32) if group is None else group.astype(np.int32)
+    time = xp.empty(0, np.int64) if time is None else time.astype(np.int64)
+    n_groups = int(group.max()) + 1 if group.size else 0
+    n_groups = max(n_groups, 1)
+    degrees = Degrees(lat_deg, lon_deg)
+    vectors, tree = step.build(*degrees, group, time, n_groups, share)
+    return FilteredIndex(vectors, tree, degrees, group, time, n_groups)

@@ -1,0 +1,185 @@
+"""Searches by group and in time against an oracle in numpy, and `merge_asof` of pandas beside."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from georesolve.kernels import (
+    Filters,
+    build_filtered_index,
+    build_index,
+    count_within,
+    nearest,
+    within,
+)
+from georesolve.kernels.coordinates_cpu import chord2_within, unit_vectors
+from tests.kernels.point_sets import SETS, points, sphere
+
+SECONDS = st.sampled_from([0, 1, 2, 3, 10, -(2**62), 2**62]) | st.integers(-20, 20)
+
+
+def matching(references, observations, group, filters, time, own, chord2):
+    """Candidates of each observation in their order, by the definition: rows."""
+    there, here = (unit_vectors(*one)[:, :3] for one in (references, observations))
+    for i, vector in enumerate(here):
+        apart = vector - there
+        square = apart[:, 0] ** 2 + apart[:, 1] ** 2 + apart[:, 2] ** 2
+        able = (square <= chord2) & (group == filters.group[i]) & (filters.group[i] >= 0)
+        rank = np.zeros(group.size, object)
+        if time.size:
+            able &= (filters.least[i] <= time) & (time <= filters.greatest[i])
+            if filters.skips_own_time:
+                able &= time != filters.time[i]
+            if filters.by_time:
+                rank = abs(time.astype(object) - int(filters.time[i]))
+        if own:
+            able[i : i + 1] = False
+        rows = np.flatnonzero(able)
+        yield np.array(sorted(rows, key=lambda row: (rank[row], square[row], row)), np.int64)
+
+
+def check(references, observations, group, filters, time, k=1, own=False, distance_m=None):
+    index = build_filtered_index(*references, group, time if time.size else None)
+    chord2 = 9.0 if distance_m is None else chord2_within(np.array([distance_m]))[0]
+    want = [*matching(references, observations, group, filters, time, own, chord2)]
+    n = observations[0].size
+    reach = 3e7 if distance_m is None else distance_m
+    first = np.full((n, k), -1)
+    for row, rows in zip(first, want, strict=True):
+        row[: min(k, rows.size)] = rows[:k]
+    options = {"exclude_self": own, "filters": filters}
+    for algorithm in ("auto", "brute"):
+        options["algorithm"] = algorithm
+        found = nearest(index, *observations, k=k, max_distance_m=distance_m, **options)
+        np.testing.assert_array_equal(found.reference.reshape(n, k), first)
+        if filters.by_time:
+            continue
+        pairs = within(index, *observations, reach, **options)
+        np.testing.assert_array_equal(np.diff(pairs.starts), [rows.size for rows in want])
+        np.testing.assert_array_equal(pairs.reference, np.concatenate([[], *want]))
+        counts = count_within(index, *observations, reach, **options)
+        np.testing.assert_array_equal(counts, np.diff(pairs.starts))
+
+
+@st.composite
+def asked(draw):
+    references, observations = draw(points()), draw(points())
+    n, m = references[0].size, observations[0].size
+    groups = draw(st.integers(1, 4))
+
+    def whole(values, size):
+        return np.array(draw(st.lists(values, min_size=size, max_size=size)), np.int64)
+
+    group = whole(st.integers(-1, groups - 1), n).astype(np.int32)
+    codes = whole(st.integers(-2, groups - 1), m).astype(np.int32)
+    codes = np.minimum(codes, group.max(initial=-1))
+    if draw(st.booleans()):
+        return references, observations, group, Filters(codes), np.empty(0, np.int64)
+    time, own = whole(SECONDS, n), whole(SECONDS, m)
+    width = draw(st.sampled_from([0, 1, 5, 2**62]))
+    least = own - width if draw(st.booleans()) else own
+    greatest = own + np.minimum(width, 2**62 - 1) if draw(st.booleans()) else own
+    by_time, skips = draw(st.booleans()), draw(st.booleans())
+    return (
+        references,
+        observations,
+        group,
+        Filters(codes, least, greatest, own, by_time, skips),
+        time,
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(asked(), st.sampled_from([1, 2, 64]), st.booleans(), st.sampled_from([None, 0.0, 3e6]))
+def test_whatever_is_asked_the_definition_says_it(sets, k, own, distance_m):
+    check(*sets, k=k, own=own, distance_m=distance_m)
+
+
+@pytest.mark.parametrize("name", ["uniform", "crowds", "NaN", "one point", "no reference"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_large_groups_and_many_trees(name, k):
+    rng = np.random.default_rng(3)
+    references, observations = SETS[name]
+    sample = rng.permutation(observations[0].size)[:3000]
+    some = tuple(one[sample] for one in observations)
+    n, m = references[0].size, some[0].size
+    check_few = rng.permutation(m)[:150]
+    for groups in (2, 400):
+        group = rng.integers(0, groups, n).astype(np.int32)
+        filters = Filters(
+            np.minimum(rng.integers(0, groups, m), group.max(initial=-1)).astype("i4")
+        )
+        index = build_filtered_index(*references, group)
+        found = nearest(index, *some, k=k, filters=filters).reference.reshape(m, k)
+        few = tuple(one[check_few] for one in some)
+        own = Filters(filters.group[check_few])
+        want = [*matching(references, few, group, own, np.empty(0), False, 9.0)]
+        for row, rows in zip(found[check_few], want, strict=True):
+            np.testing.assert_array_equal(row, np.append(rows, [-1] * k)[:k])
+    time, own_time = rng.integers(0, 10**6, n), rng.integers(0, 10**6, m)
+    few_times = own_time[check_few]
+    for by_time in (False, True):
+        window = few_times - 30_000, few_times + 30_000, few_times
+        filters = Filters(np.zeros(150, np.int32)[: few_times.size], *window, by_time)
+        check(few_of(some, check_few), few_of(some, check_few), np.zeros(few_times.size, np.int32),
+              filters, few_times, k=k)  # fmt: skip
+        found = nearest(
+            build_filtered_index(*references, None, time), *few_of(some, check_few), k=k,
+            filters=filters,
+        ).reference.reshape(-1, k)  # fmt: skip
+        group = np.zeros(n, np.int32)
+        want = matching(references, few_of(some, check_few), group, filters, time, False, 9.0)
+        for row, rows in zip(found, want, strict=True):
+            np.testing.assert_array_equal(row, np.append(rows, [-1] * k)[:k])
+
+
+def few_of(sets, rows):
+    return tuple(one[rows] for one in sets)
+
+
+@pytest.mark.parametrize("direction", ["backward", "forward", "nearest"])
+@pytest.mark.parametrize("tolerance", [None, 40])
+def test_in_one_place_it_is_merge_asof(direction, tolerance):
+    rng = np.random.default_rng(7)
+    # Odd and even: no reference is as far apart in time as another, in either direction.
+    time = np.sort(rng.choice(2000, 700, replace=False) * 4)
+    own = np.sort(rng.choice(4000, 900, replace=False) * 2 + 1)
+    keys, own_keys = rng.integers(0, 5, 700), rng.integers(0, 5, 900)
+    far = 10**9 if tolerance is None else tolerance
+    least = own - far if direction != "forward" else own
+    greatest = own + far if direction != "backward" else own
+    index = build_filtered_index(np.full(700, 4.0), np.full(700, 5.0), keys.astype("i4"), time)
+    filters = Filters(own_keys.astype("i4"), least, greatest, own, by_time=True)
+    found = nearest(index, np.full(900, 4.0), np.full(900, 5.0), filters=filters).reference
+    merged = pd.merge_asof(
+        pd.DataFrame({"t": own, "key": own_keys}),
+        pd.DataFrame({"t": time, "key": keys, "row": np.arange(700)}),
+        on="t", by="key", direction=direction, tolerance=tolerance,
+    )  # fmt: skip
+    want = merged["row"].fillna(-1).to_numpy(np.int64)
+    apart = np.where(want >= 0, abs(time[want] - own), -1)
+    np.testing.assert_array_equal(np.where(found >= 0, abs(time[found] - own), -1), apart)
+    same = np.array([(keys == key).sum() for key in own_keys])
+    assert (found >= 0).sum() > 100
+    assert same.min() > 100
+    ties = [
+        ((abs(time - t) == a) & (keys == key)).sum() > 1
+        for t, a, key in zip(own, apart, own_keys, strict=True)
+    ]
+    np.testing.assert_array_equal(found[~np.array(ties)], want[~np.array(ties)])
+
+
+def test_filters_that_restrict_nothing_are_the_plain_search():
+    rng = np.random.default_rng(1)
+    references, observations = sphere(rng, 500), sphere(rng, 600)
+    time = rng.integers(0, 100, 500)
+    index = build_filtered_index(*references, None, time)
+    wide = Filters(np.zeros(600, np.int32), np.full(600, 0), np.full(600, 99), np.full(600, 5))
+    assert not index.restricts(wide)
+    plain = nearest(build_index(*references), *observations)
+    found = nearest(index, *observations, filters=wide)
+    assert all(a.tobytes() == b.tobytes() for a, b in zip(found, plain, strict=True))
+    none = wide._replace(group=np.full(600, -1, np.int32))
+    assert (nearest(index, *observations, filters=none).reference == -1).all()
