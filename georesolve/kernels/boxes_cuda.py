@@ -393,7 +393,7 @@ def build(
     vectors = cp.empty((3, lat_deg.size))
     box = extent(references, earth=earth)
     rows, by_row, places = order(references, box, by_axis=vectors, earth=earth)
-    tree = _tree(rows, by_row, places, box)
+    tree = grow(rows, by_row, places, box)
     seen, told = _sent_home(box)
     return vectors, partial(
         _settled, references, tree, rows, by_row, places, seen, told, copies, earth
@@ -434,9 +434,9 @@ def _settled(
             blocks = blocks_for(rows.size, WARP * WARPS)
             launch(mark_kept, blocks, WARP * WARPS, by_row, rows, kept)
             rows, places = rows[kept], places[kept]
-        tree = _tree(rows, by_row, places, box)
+        tree = grow(rows, by_row, places, box)
         if box.get()[-1] & _NARROW:
-            tree = _tree(rows, by_row, places, box, fine=True)
+            tree = grow(rows, by_row, places, box, fine=True)
     return tree._replace(whole=rows.size == references.lat_deg.size)
 
 
@@ -445,9 +445,10 @@ def whole(vectors: cp.ndarray, tree: Tree) -> bool:
     return tree.whole
 
 
-def _tree(
+def grow(
     rows: cp.ndarray, by_row: cp.ndarray, places: cp.ndarray, box: cp.ndarray, *, fine: bool = False
 ) -> Tree:
+    """The tree of references, whose rows are in the order of the leaves."""
     import cupy as cp
 
     n_leaves = -(-rows.size // WARP)

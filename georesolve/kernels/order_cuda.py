@@ -296,13 +296,13 @@ def order(
         # Sorts are stable: what a finer curve tells apart stays so among equals of a coarser one.
         if rows.size:
             places = places[rows]
-            rows = rows[_sort(places)]
+            rows = rows[sort(places)]
         else:
-            rows = _sort(places)
+            rows = sort(places)
     return rows, vectors.reshape(n, 4), places
 
 
-def _sort(keys: cp.ndarray) -> cp.ndarray:
+def sort(keys: cp.ndarray) -> cp.ndarray:
     """Sort keys, equal ones as they come, and give the rows that they stood in.
 
     `keys.argsort()` calls this on a copy of the keys; making that takes as long as a kernel.

@@ -24,6 +24,7 @@ there; it is taken off in the end where it counts.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -154,8 +155,8 @@ def _counts(once, row, own):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True, forceinline=True)
-def _before(bits):  # type: ignore[no-untyped-def]
-    # How many lower lanes have their bit set.
+def lanes_before(bits):  # type: ignore[no-untyped-def]
+    """How many lower lanes have their bit set."""
     below = uint32(uint32(uint32(1) << uint32(cuda.threadIdx.x)) - uint32(1))
     return cuda.popc(uint32(bits & below))
 
@@ -311,7 +312,7 @@ def walk(fine: bool, fills: bool) -> Any:
                         if fills:
                             place = cuda.shfl_sync(ALL_LANES, begin + int64(kept), j)
                             if counts:
-                                place += int64(_before(bits))
+                                place += int64(lanes_before(bits))
                                 reference[place] = int32(point_row)
                                 chord2[place] = found
                         if lane == j:
@@ -392,7 +393,7 @@ def compare_all(  # type: ignore[no-untyped-def]
                     place = cuda.atomic.add(at, i, int64(cuda.popc(bits)))
                 place = cuda.shfl_sync(ALL_LANES, place, 0)
                 if counts:
-                    place += int64(_before(bits))
+                    place += int64(lanes_before(bits))
                     reference[place] = int32(row)
                     chord2[place] = found
         if not fills and lane == 0:
@@ -502,9 +503,26 @@ def count(index: ReferenceIndex, observations: Degrees, asked: Within, by: Searc
 
 def pairs(index: ReferenceIndex, observations: Degrees, asked: Within, by: Search) -> Pairs:
     """All references within the distance of every observation, nearest first, equals by row."""
+    counts, seen, bounds = _counted(index, observations, asked, by)
+
+    def fill(starts: cp.ndarray, rows: cp.ndarray, chords2: cp.ndarray) -> None:
+        is_dense = rows.size * _SHARE >= counts.size * index.n_references
+        how = (*seen[:-1], 0) if is_dense else seen
+        # Brute force moves the starts that it is given.
+        _pass(index, how, *bounds, starts.copy(), rows, chords2)
+
+    return in_order(counts, fill)
+
+
+def in_order(
+    counts: cp.ndarray, fill: Callable[[cp.ndarray, cp.ndarray, cp.ndarray], None]
+) -> Pairs:
+    """So many pairs of each observation, sorted and measured.
+
+    They are written by `fill`, which is told where those of each begin, as rows and squared chords.
+    """
     import cupy as cp
 
-    counts, seen, bounds = _counted(index, observations, asked, by)
     starts = cp.zeros(counts.size + 1, cp.int64)
     cp.cumsum(counts, out=starts[1:])
     longest = counts.max() if counts.size else starts[0]
@@ -512,10 +530,7 @@ def pairs(index: ReferenceIndex, observations: Degrees, asked: Within, by: Searc
     found = Pairs(starts, cp.empty(n_pairs, cp.int64), cp.empty(n_pairs))
     if n_pairs:
         rows, chords2 = cp.empty(n_pairs, cp.int32), cp.empty(n_pairs)
-        if n_pairs * _SHARE >= counts.size * index.n_references:
-            seen = (*seen[:-1], 0)
-        # Brute force moves the starts that it is given.
-        _pass(index, seen, *bounds, starts[:-1].copy(), rows, chords2)
+        fill(starts[:-1], rows, chords2)
         spare = (cp.empty_like(rows), cp.empty_like(chords2)) if longest > _RUN else (rows, chords2)
         run, unsorted = 0, (rows, chords2)
         while run < longest:

@@ -16,6 +16,7 @@ from georesolve.kernels import (
     cells_cuda,
     coordinates_cuda,
     ellipsoid_cuda,
+    filtered_cuda,
     order_cuda,
     precise_cuda,
     reduce_cuda,
@@ -128,6 +129,17 @@ KERNELS |= {
     "put_in_order": (
         within_cuda.put_in_order,
         (I8_1, types.int64, I4_1, F8_1, I4_1, F8_1, I8_1, F8_1),
+    ),
+}
+FOREST = (*TREE, I4_1, I8_1, I4_2, I8_2, F8_2, I8_1, I4_1, I8_2)
+KERNELS |= {
+    "search_ranked": (
+        filtered_cuda.search_ranked,
+        (*FOREST, types.boolean, F8_1, types.boolean, *QUERY, I8_2, F8_2),
+    ),
+    "search_matching": (
+        filtered_cuda.search_matching,
+        (*FOREST, types.boolean, F8_1, types.boolean, *QUERY[1:], I8_1, I4_1, F8_1),
     ),
 }
 BOXES = (I8_2, F8_3, I8_1)

@@ -1,0 +1,74 @@
+"""Searches by group and in time on a GPU: the bytes of the CPU."""
+
+import numpy as np
+import pytest
+
+cp = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
+
+from georesolve.kernels import (  # noqa: E402
+    Filters,
+    build_filtered_index,
+    count_within,
+    nearest,
+    within,
+)
+from tests.kernels.point_sets import SETS  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+NAMES = ["uniform", "cities", "crowds", "NaN", "one point", "poles", "no reference", "only NaN"]
+
+
+def on_device(arrays):
+    return tuple(cp.asarray(one) if isinstance(one, np.ndarray) else one for one in arrays)
+
+
+def same_bytes(on_gpu, on_cpu, what):
+    for gpu, cpu in zip(on_gpu, on_cpu, strict=True):
+        assert gpu.get().tobytes() == cpu.tobytes(), what
+
+
+@pytest.mark.parametrize("groups", [1, 3, 300])
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_found_is_what_the_cpu_finds(name, groups, timed):
+    rng = np.random.default_rng(5)
+    references, observations = SETS[name]
+    n, m = references[0].size, observations[0].size
+    group = rng.integers(-1, groups, n).astype(np.int32)
+    time = rng.integers(0, 1000, n) if timed else None
+    codes = np.minimum(rng.integers(-1, groups, m), group.max(initial=-1)).astype(np.int32)
+    own = rng.integers(0, 1000, m)
+    indexes = (
+        build_filtered_index(*references, group, time),
+        build_filtered_index(*on_device(references), *on_device((group, time))),
+    )
+    asked = [Filters(codes)]
+    if timed:
+        asked = [
+            Filters(codes, own - 40, own + 40, own),
+            Filters(codes, own - 40, own, own, skips_own_time=True),
+            Filters(codes, own - 900, own + 900, own, by_time=True),
+        ]
+    for filters in asked:
+        there = Filters(*on_device(filters))
+        for k in (1, 5, 64):
+            for more in (
+                {},
+                {"exclude_self": True},
+                {"max_distance_m": 2e6},
+                {"algorithm": "brute"},
+            ):
+                here = nearest(indexes[0], *observations, k=k, filters=filters, **more)
+                gpu = nearest(indexes[1], *on_device(observations), k=k, filters=there, **more)
+                same_bytes(gpu, here, (k, more, filters.by_time))
+        if filters.by_time:
+            continue
+        for more in ({}, {"exclude_self": True}, {"once": True}, {"algorithm": "brute"}):
+            for distance_m in (0.0, 1e6, 5e6):
+                here = within(indexes[0], *observations, distance_m, filters=filters, **more)
+                degrees = on_device(observations)
+                gpu = within(indexes[1], *degrees, distance_m, filters=there, **more)
+                same_bytes(gpu, here, (distance_m, more))
+                counts = count_within(indexes[1], *degrees, distance_m, filters=there, **more)
+                assert (counts.get() == np.diff(here.starts)).all()
