@@ -16,6 +16,7 @@ from georesolve.benchmarks import (
     accepting,
     doors,
     ellipsoid,
+    filters,
     fronts,
     kernels,
     lake,
@@ -53,6 +54,16 @@ def test_the_benchmark_of_the_ellipsoid_runs(tmp_path, capsys):
     assert len(figures) == len(ellipsoid.CASES["cpu"])
     assert not any(row["wrong"] for row in figures)
     assert "cKDTree and PROJ" in capsys.readouterr().out
+
+
+def test_groups_and_windows_are_measured_beside_the_ways_round(tmp_path, capsys):
+    path = tmp_path / "figures.json"
+    filters.main(["--toy", "--repeats", "1", "--json", str(path)])
+    figures = json.loads(path.read_text())["figures"]
+    found = {(row["case"], row["method"]): row["found"] for row in figures}
+    assert found["200 groups", "ours"] == found["200 groups", "loop over groups"]
+    assert found["window of 1 %", "ours"] >= found["window of 1 %", "64, then the window"]
+    assert "100000 groups" in capsys.readouterr().out
 
 
 def test_all_within_a_distance_is_counted_and_found_beside_peers(tmp_path, capsys):
