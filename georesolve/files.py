@@ -294,7 +294,9 @@ def plan(
     of_observations, of_references = job.carried()
     first, second = match.in_order(job.observations, job.references)
     own = ["observation", *(["rank"] if match.k > 1 else []), "reference", "distance_m"]
-    own += [*(NEAR if match.near else []), "status"]
+    own += NEAR if match.near else []
+    own += ["time_apart"] if match.filters and match.filters.observation_time else []
+    own.append("status")
     own = [match.summary_by, *match.made, "status"] if match.summary else own
     sizes = min(rows, RESULT_ROWS // match.k), job.references.rows
     rate = rows_a_second(job.references.rows, match, chosen, sample.compared)
@@ -371,7 +373,9 @@ def _search_shapes(job: Job, shapes: ShapeReader, device: Device) -> Search:
 
 def _in_memory(dataset: Dataset, job: Job | None = None) -> Points:
     """A set of a job; of the references with what is carried of them, or summed."""
+    filters = None if job is None else job.options.filters
     carried = [] if job is None else [*job.carried()[1], *job.options.summarised]
+    carried += filters.of_references if filters else []
     carried = list(dict.fromkeys(carried))
     names = list(dict.fromkeys([dataset.lat, dataset.lon, *carried]))
     table = read_rows(dataset.file, 0, dataset.rows, names)
@@ -419,12 +423,19 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
     def read(step: int) -> Iterator[tuple[Chunk, Batch]]:
         names = [observations.lat, observations.lon]
         if isinstance(options.distance_m, str):
-            names = list(dict.fromkeys([*names, options.distance_m]))
+            names.append(options.distance_m)
+        if options.filters is not None:
+            names += options.filters.of_observations
+        names = list(dict.fromkeys(names))
         for start in range(0, max(1, observations.rows), step):
             chunk = Chunk(start, min(start + step, observations.rows))
             table = read_rows(observations.file, *chunk, names)
             lat_deg, lon_deg = (table[name].to_numpy() for name in names[:2])
-            yield chunk, Batch.of(lat_deg, lon_deg, start, table, options)
+            batch = Batch.of(lat_deg, lon_deg, start, table, options)
+            if options.filters is not None:
+                narrowed = search.keys(options).narrowed(options.filters, table)
+                batch = batch._replace(narrowed=narrowed)
+            yield chunk, batch
             if progress is not None:
                 progress(chunk.stop, observations.rows)
 
@@ -456,7 +467,7 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
         def tables() -> Iterator[pa.Table]:
             for _, batch in read(_COUNTED_ROWS):
                 # As many observations at a time as have so many pairs together.
-                for part in search.within(options).parts(batch, most):
+                for part in search.within(options, batch.narrowed).parts(batch, most):
                     rows = found(part)
                     own = Chunk(part.first_row, part.first_row + part.lat_deg.size)
                     for first in range(0, max(1, rows.num_rows), most):

@@ -283,9 +283,15 @@ class _Cudf(_Pandas):
         self, points: Points, search: Search, options: MatchOptions, progress: Progress | None
     ) -> Any:
         named = options.of_observations(points)
+        if options.filters is not None:
+            named += options.filters.of_observations
         if options.of_pairs:
             named.append(str(options.distance_m))
-        elif search.device == "cuda" and points.lat in self._given.columns and not options.near:
+        elif (
+            search.device == "cuda"
+            and points.lat in self._given.columns
+            and not (options.near or options.filters)
+        ):
             return _on_gpu(self._given, points, search, options, progress, self._first_row)
         return super().resolve(self.on_host(points, named), search, options, progress)
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
+from georesolve.filters import Direction, FilteredOptions, FilterOptions, RankBy, nanoseconds
 from georesolve.intake.columns import EVERY, Edges, OnInvalid, Reading, Role, Trust, reading_for
 from georesolve.intake.errors import InvalidOption, meant
 from georesolve.kernels import ALGORITHMS, MAX_K, Earth
@@ -53,6 +54,15 @@ class _Shared:
     edges: Edges | None = None
     densify_m: float | None = None
     summary: Any = None
+    by: Any = None
+    observation_by: Any = None
+    reference_by: Any = None
+    time: str | None = None
+    observation_time: str | None = None
+    reference_time: str | None = None
+    max_time: Any = None
+    time_direction: Direction = "nearest"
+    allow_exact: bool = True
 
     question: ClassVar[Question] = "nearest"
 
@@ -84,6 +94,73 @@ class _Shared:
             # Each once, in the order that they were given.
             object.__setattr__(self, name, tuple(dict.fromkeys(map(str, names))))
         self._settle_summary()
+        self._refuse_unless_true_or_false("allow_exact")
+        for name in ("time", "observation_time", "reference_time"):
+            if not isinstance(getattr(self, name), str | None):
+                raise InvalidOption(
+                    f"{name} must be the name of a column, got {getattr(self, name)!r}"
+                )
+        self._check_filters()
+
+    @property
+    def filters(self) -> FilterOptions | None:
+        """By group and in time, if that is asked."""
+        own = _names_of("observation_by", self.observation_by, self.by)
+        theirs = _names_of("reference_by", self.reference_by, self.by)
+        own_time, their_time = self.observation_time or self.time, self.reference_time or self.time
+        if not (own or theirs or own_time or their_time):
+            return None
+        return FilterOptions(
+            observation_by=own,
+            reference_by=theirs,
+            observation_time=own_time,
+            reference_time=their_time,
+            max_time=self.max_time,
+            time_direction=self.time_direction,
+            allow_exact=bool(self.allow_exact),
+            rank_by=getattr(self, "rank_by", "distance"),
+        )
+
+    def _check_filters(self) -> None:
+        filters = self.filters or FilterOptions()
+        own, theirs = filters.observation_by, filters.reference_by
+        if len(own) != len(theirs):
+            raise InvalidOption(
+                f"by compares columns one by one: {len(own)} of the observations "
+                f"({', '.join(own)}) and {len(theirs)} of the references ({', '.join(theirs)})"
+            )
+        if (filters.observation_time is None) != (filters.reference_time is None):
+            raise InvalidOption(
+                "time is of both sets: give time, or observation_time and reference_time"
+            )
+        by_time = getattr(self, "rank_by", "distance") == "time"
+        restricts = (self.max_time is not None, self.time_direction != "nearest",
+                     not self.allow_exact)  # fmt: skip
+        if filters.observation_time is None:
+            if any(restricts) or by_time:
+                raise InvalidOption(
+                    "max_time, time_direction, allow_exact and rank_by='time' are for times: give "
+                    "time, the name of their column"
+                )
+        elif not (any(restricts) or by_time):
+            raise InvalidOption(
+                "time restricts nothing so: give max_time, time_direction or rank_by='time'"
+            )
+        given = self.max_time
+        if given is not None:
+            length = nanoseconds(given)
+            is_number = isinstance(given, Real) and not isinstance(given, bool)
+            if not (length is not None and length >= 0) and not (
+                is_number and 0 <= given < math.inf
+            ):
+                raise InvalidOption(
+                    "max_time must be a length of time such as '15min', '2h' or '90s' (d, h, min, "
+                    f"s, ms, us, ns), a timedelta, or a number, 0 or more, got {given!r}"
+                )
+        if self.filters is not None and self.summed() == "observations":
+            raise InvalidOption(
+                "summary_by='reference' knows no groups and times: leave by and time out"
+            )
 
     def _settle_summary(self) -> None:
         if self.summary is None or self.summary == {}:
@@ -123,6 +200,8 @@ class _Shared:
         for name, one in (("columns", references), ("observation_columns", observations)):
             if given[name] == EVERY:
                 given[name] = tuple(one.columns)
+        if self.filters is not None:
+            return FilteredOptions(**given, filters=self.filters)
         return MatchOptions(**given)
 
     def kept(self, role: Role) -> list[str] | None:
@@ -131,11 +210,14 @@ class _Shared:
         if names == EVERY:
             return None
         distance = getattr(self, "distance_m", None) if role == "observations" else None
+        filters = self.filters or FilterOptions()
+        of_both = {"observations": filters.of_observations, "references": filters.of_references}
         summed = [name for name, kinds in self.summary.items() if kinds != ("count",)]
         return [
             *names,
             *([distance] if isinstance(distance, str) else []),
             *(summed if role == self.summed() else []),
+            *(name for name in of_both[role] if name not in names),
         ]
 
     def reading(self, role: Role) -> Reading:
@@ -199,6 +281,23 @@ class Options(_Shared):
         Instead of a row for each match one for each observation: ``{"count": True}`` for the number
         of its references, ``{"size": ["sum", "mean", "min", "max"]}`` for what is made of a column
         of them.
+    by, observation_by, reference_by
+        Only references with equal values in these columns match: a name, or a list of names, of
+        both sets or of one. Text, whole numbers, booleans, dates and categories of these compare
+        by value; an observation without a value matches nothing (`missing_value`).
+    time, observation_time, reference_time
+        The columns of times: timestamps of any unit, all with a zone or all without; dates; or
+        whole numbers. The result has `time_apart`, reference less observation.
+    max_time
+        References farther apart in time do not match: ``15min``, a timedelta, or a number for times
+        that are numbers. What is that far apart does.
+    time_direction
+        ``backward``: references not later than the observation; ``forward``: not earlier;
+        ``nearest``: both.
+    allow_exact
+        Whether a reference of the very time of the observation matches.
+    rank_by
+        ``time``: the least time apart comes first, then the nearest, then the lowest row.
 
     Raises
     ------
@@ -208,6 +307,7 @@ class Options(_Shared):
 
     k: int = 1
     max_distance_m: float | None = None
+    rank_by: RankBy = "distance"
 
     def __post_init__(self) -> None:
         # True is a whole number to Python, and to nobody else; those of numpy are numbers, too.
@@ -271,6 +371,15 @@ class WithinOptions(_Shared):
             )
 
 
+def _names_of(option: str, own: Any, of_both: Any) -> tuple[str, ...]:
+    """Names of columns, of one set or else of both."""
+    given = of_both if own is None else own
+    names = (given,) if isinstance(given, str) else () if given is None else given
+    if not isinstance(names, Iterable) or not all(isinstance(one, str) for one in (*names,)):
+        raise InvalidOption(f"{option} must be the name of a column, or a list, got {given!r}")
+    return tuple(names)
+
+
 def _summary(given: Any) -> dict[str, tuple[str, ...]]:
     """What is made of which column; raises InvalidOption where that cannot be."""
     if not isinstance(given, Mapping) or not given:
@@ -307,5 +416,7 @@ _CHOICES = {
     "on_invalid": get_args(OnInvalid),
     "coordinates": get_args(Trust),
     "edges": get_args(Edges),
+    "time_direction": get_args(Direction),
+    "rank_by": get_args(RankBy),
     "summary_by": ("observation", "reference"),
 }

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.compilation import compiling
+from georesolve.filters import FilteredOptions, FilterOptions
 from georesolve.frames import given
 from georesolve.intake.columns import PREFIXES, Edges
 from georesolve.intake.errors import InvalidInput, InvalidOption
@@ -87,9 +88,11 @@ def nearest(
     progress
         Called with the number of observations that are resolved, and of all.
     **options
-        Further ones of the service, see `georesolve.options.Options`: `observation_columns`,
-        `algorithm`, `lat`, `lon`, `geometry`, `id`, `layer` (each also for one table alone, as in
-        `observation_lat`), `on_invalid`, `coordinates`, `edges`, `densify_m`.
+        Further ones, see `georesolve.options.Options`: `by`, `time` and `max_time`,
+        `time_direction`, `allow_exact`, `rank_by` for matches by group and in time;
+        `observation_columns`, `algorithm`, `lat`, `lon`, `geometry`, `id`, `layer` (each also for
+        one table alone, as in `observation_lat`), `on_invalid`, `coordinates`, `edges`,
+        `densify_m`.
 
     Returns
     -------
@@ -228,6 +231,8 @@ def _resolved(
         prefix = PREFIXES["references"]
         for name, value in vars(asked).items():
             is_of_references = name.startswith(prefix) or name in ("edges", "densify_m")
+            # It has all columns.
+            is_of_references &= name not in ("reference_by", "reference_time")
             if is_of_references and value is not None:
                 raise InvalidOption(
                     f"{name} says how references are read, and an Index has read its own: give "
@@ -329,6 +334,9 @@ class Index:
         As for `nearest`.
     earth
         ``sphere`` or ``wgs84``: what distances are measured on, as for `nearest`.
+    by, time
+        Columns of the references by whose groups and times it will be asked: what that needs is
+        built now. Searches name them again.
     device
         ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
 
@@ -352,6 +360,8 @@ class Index:
         edges: Edges | None = None,
         densify_m: float | None = None,
         earth: Earth = "sphere",
+        by: str | Sequence[str] | None = None,
+        time: str | None = None,
         device: DeviceChoice = "auto",
     ) -> None:
         options = Options(
@@ -365,9 +375,14 @@ class Index:
             edges=edges,
             densify_m=densify_m,
             earth=earth,
+            reference_by=by,
+            observation_by=by,
         )
         points = given(references, "references").points(options.reading("references"), None)
         self.search = Search(points, choose_device(device), earth=earth)
+        if by is not None or time is not None:
+            filters = (options.filters or FilterOptions())._replace(reference_time=time)
+            self.search.filtered(FilteredOptions(filters=filters), None)
 
     def __len__(self) -> int:
         return self.search.references.rows

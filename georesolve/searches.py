@@ -12,6 +12,8 @@ import pyarrow.parquet as pq
 
 from georesolve import kernels
 from georesolve.extras import needed
+from georesolve.filters import FilterOptions, Keys, Narrowed
+from georesolve.intake.errors import InvalidOption
 from georesolve.intake.points import Points, write_points
 from georesolve.kernels.devices import Device
 from georesolve.kernels.query import Degrees
@@ -24,7 +26,7 @@ from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import answered, matches, nearest_of, with_carried, with_near
 from georesolve.workers.plan import Chunk
 from georesolve.workers.rates import rows_a_second
-from georesolve.workers.within import MADE_PAIRS, Batch, Within, WithinShapes
+from georesolve.workers.within import MADE_PAIRS, Batch, Within, WithinShapes, filtered_status
 
 Progress = Callable[[int, int], None]
 """Called with the number of observations that are resolved, and of all."""
@@ -39,6 +41,9 @@ _CLUSTER_SECONDS = 30.0
 
 def deserves_all_gpus(n_observations: int, n_references: int, options: MatchOptions) -> bool:
     """Whether a search is worth a cluster of all GPUs, where there are several."""
+    if options.filters is not None:
+        # Jobs of a cluster know no groups yet.
+        return False
     rate = rows_a_second(n_references, options, "cuda")
     return n_observations > _CLUSTER_SECONDS * rate and count_gpus() > 1
 
@@ -57,6 +62,7 @@ class Search:
         earth: kernels.Earth = "sphere",
     ) -> None:
         self.references, self.device, self.earth = references, device, earth
+        self._keys: dict[Any, Keys] = {}
         self._asking = asking if asking is not None and asking.shapes is not None else None
 
     @cached_property
@@ -86,11 +92,17 @@ class Search:
         return to_device(lat_deg), to_device(lon_deg)
 
     def answer(
-        self, lat_deg: Any, lon_deg: Any, first_row: int, options: MatchOptions
+        self,
+        lat_deg: Any,
+        lon_deg: Any,
+        first_row: int,
+        options: MatchOptions,
+        narrowed: Narrowed | None = None,
     ) -> kernels.Answer:
         """What the kernels find for observations on the device, `first_row` the first of them."""
+        filters = None if narrowed is None else narrowed.on_device(self.device)
         return kernels.nearest(
-            self.index,
+            self.index if narrowed is None else self.filtered(options, narrowed),
             lat_deg,
             lon_deg,
             k=options.k,
@@ -98,10 +110,31 @@ class Search:
             exclude_self=options.exclude_self,
             first_row=first_row,
             algorithm=options.algorithm,
+            filters=filters,
         )
 
-    def within(self, options: MatchOptions) -> Within:
+    def keys(self, options: MatchOptions) -> Keys:
+        """The groups and times of the references, as options name them."""
+        if self.references.shapes is not None:
+            raise InvalidOption("by and time are for points: leave them out for lines and polygons")
+        asked: FilterOptions = options.filters
+        names = asked.reference_by, asked.reference_time
+        if names not in self._keys:
+            self._keys[names] = Keys(asked, self.references.kept)
+        return self._keys[names]
+
+    def filtered(self, options: MatchOptions, narrowed: Narrowed | None) -> kernels.FilteredIndex:
+        """The index of the references by group and in time."""
+        degrees = self.on_device(self.references.lat_deg, self.references.lon_deg)
+        unit = narrowed and narrowed.unit
+        return self.keys(options).index(options.filters, *degrees, unit, self.device)
+
+    def within(self, options: MatchOptions, narrowed: Narrowed | None = None) -> Within:
         """What finds pairs: all references within a distance, or the nearest for a summary."""
+        if narrowed is not None:
+            references = self.references
+            known = options, references.valid_rows, references.kept.__getitem__
+            return Within(self.filtered(options, narrowed), *known)
         if options.question == "within" and not self.index.whole:
             # It lacks some of the references at one place.
             degrees = self.on_device(self.references.lat_deg, self.references.lon_deg)
@@ -123,11 +156,13 @@ class Search:
         """A batch in parts whose pairs a GPU holds; on a CPU they lie where the result does."""
         if self.device == "cpu" or not options.has_pairs:
             return [batch]
-        return self.within(options).parts(batch, _PAIRS_ON_GPU)
+        return self.within(options, batch.narrowed).parts(batch, _PAIRS_ON_GPU)
 
     def found(self, batch: Batch, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:
         """The rows of a result for some observations, and how many there are by status."""
         rows, counts = self._found(batch, options)
+        if batch.narrowed is not None and "reference" in rows.column_names:
+            rows = self.keys(options).with_apart(rows, batch.narrowed, batch.first_row)
         if options.near:
             here = Degrees(batch.lat_deg, batch.lon_deg)
             there = self._near(rows, here, batch.first_row)
@@ -143,13 +178,18 @@ class Search:
 
     def _found(self, batch: Batch, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:
         if options.of_pairs:
-            return self.within(options).found(batch)
-        lat_deg, lon_deg, first_row, _ = batch
+            return self.within(options, batch.narrowed).found(batch)
+        lat_deg, lon_deg, first_row, _, narrowed = batch
         valid, n_valid = valid_rows(lat_deg, lon_deg), self.references.valid_rows
         chunk = Chunk(first_row, first_row + lat_deg.size)
-        answer = self.answer(*self.on_device(lat_deg, lon_deg), first_row, options)
+        answer = self.answer(*self.on_device(lat_deg, lon_deg), first_row, options, narrowed)
         on_host = kernels.Answer(*map(backend_on(self.device).to_host, answer))
-        return matches(options.k, chunk, answered(on_host, valid, n_valid, options))
+        found = answered(on_host, valid, n_valid, options)
+        if narrowed is not None:
+            status = found["status"].reshape(-1, options.k)
+            index = self.filtered(options, narrowed)
+            found["status"] = filtered_status(status, index, batch, options).reshape(-1)
+        return matches(options.k, chunk, found)
 
     def carry(
         self, rows: pa.Table, observations: pa.Table, first_row: int, options: MatchOptions
@@ -170,6 +210,9 @@ class Search:
         carried = observations.kept.select(options.of_observations(observations))
         degrees = observations.lat_deg, observations.lon_deg
         everything = Batch.of(*degrees, first_row, observations.kept, options)
+        if options.filters is not None:
+            narrowed = self.keys(options).narrowed(options.filters, observations.kept)
+            everything = everything._replace(narrowed=narrowed)
         step = RESULT_ROWS // options.k
         tables = []
         # No observations are one empty batch: their result has columns, too.

@@ -67,6 +67,8 @@ def add_to(commands: Any) -> None:
     units = "references farther away do not match: 800, 800m, 50km, 3mi, 2nmi, 100ft"
     match("--max-distance", dest="max_distance_m", type=metres, metavar="DISTANCE", help=units)
     match("--how", choices=("left", "inner"), default="left", help="inner: matched rows only")
+    rank = "time: the least time apart comes first, then the nearest"
+    match("--rank-by", choices=("distance", "time"), default="distance", help=rank)
     add_shared(parser, match)
     parser.set_defaults(options=_options)
 
@@ -115,6 +117,20 @@ def add_shared(parser: argparse.ArgumentParser, match: Any) -> None:
     match("--count", action="store_true", help=count)
     of_column = "likewise, what is made of a column of these: sum, mean, min, max"
     match("--summary", action="append", default=[], metavar="COLUMN:KIND,...", help=of_column)
+    equal = "only references with equal values in these columns of both files match"
+    match("--by", type=_list, metavar="A,B", help=equal)
+    times = "column of times of both files, for --max-time, --time-direction and --rank-by"
+    match("--time", metavar="COLUMN", help=times)
+    for prefix in _SETS:
+        match(f"--{prefix}-by", type=_list, metavar="A,B", help=argparse.SUPPRESS)
+        match(f"--{prefix}-time", metavar="COLUMN", help=argparse.SUPPRESS)
+    apart = "references farther apart in time do not match: 15min, 2h, 90s, 1d, or a number"
+    match("--max-time", type=_length, metavar="TIME", help=apart)
+    which = "backward: references not later than the observation; forward: not earlier"
+    directions = ("nearest", "backward", "forward")
+    match("--time-direction", choices=directions, default="nearest", help=which)
+    not_same = "no reference of the very time of the observation"
+    match("--no-exact", dest="allow_exact", action="store_false", help=not_same)
     search = "how to search: the answer is the same"
     match("--algorithm", choices=("auto", "tree", "brute"), default="auto", help=search)
     where = "where to search; auto: on a GPU where there is one"
@@ -210,6 +226,18 @@ def _names(given: str) -> tuple[str, ...] | Literal["*"]:
     return EVERY if given == EVERY else tuple(given.split(","))
 
 
+def _list(given: str) -> tuple[str, ...]:
+    return tuple(given.split(","))
+
+
+def _length(given: str) -> str | float:
+    """A length of time with its unit, or a number for times that are numbers."""
+    try:
+        return int(given)
+    except ValueError:
+        return given
+
+
 def _options(given: argparse.Namespace) -> "Options":
     from georesolve.options import Options
 
@@ -262,7 +290,11 @@ def _ask(given: argparse.Namespace) -> None:
     if len(given.observations) > 1:
         given.parser.error("--server takes one file of observations")
     asked = given.options(given)
+    if asked.filters is not None:
+        given.parser.error("--server knows no --by and no --time yet: leave --server out")
     options = {name: one for name, one in asdict(asked).items() if one is not None and one != {}}
+    for name in ("time_direction", "allow_exact", "rank_by"):
+        options.pop(name, None)
     options["question"] = asked.question
     observations = _for_service(given.observations[0], "observations")
     references = _for_service(given.references, "references")

@@ -242,6 +242,9 @@ def _plain(array: pa.Array) -> pa.Array:
         return array.cast(pa.float32())
     if _is_number(type):
         return array
+    if pa.types.is_duration(type):
+        # So many of its unit, which the schema of a result says.
+        return array.cast(pa.int64())
     if pa.types.is_temporal(type):
         return _times(array)
     if pa.types.is_binary(type) or pa.types.is_large_binary(type):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from georesolve.kernels import MAX_K, Earth
 from georesolve.kernels.ways import Algorithm
@@ -36,6 +36,9 @@ class MatchOptions:
     What an option means, and what it may be, stands beside it: what the service says of its
     parameters follows from that. `of` is the question that has it, where the other has not.
     """
+
+    filters: ClassVar[Any] = None
+    """By group and in time, where options have that: see `georesolve.filters.FilteredOptions`."""
 
     question: Question = field(
         default="nearest", metadata=_about("within: all references within `distance_m`, not k")

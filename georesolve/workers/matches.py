@@ -13,10 +13,12 @@ from georesolve.workers.jobs import How, MatchOptions
 from georesolve.workers.plan import Chunk
 
 STATUSES = ("matched", "beyond_max_distance", "invalid_coordinate", "no_reference")
+FILTERED = (*STATUSES, "missing_value", "beyond_limits")
+"""Statuses of a result by group and in time."""
 _NAMED = pa.array(STATUSES)
 NEAR = ("near_lat", "near_lon", "bearing_deg")
 """What `near` adds to the rows, behind their distances."""
-_MATCHED, _BEYOND, _INVALID, _NO_REFERENCE = range(len(STATUSES))
+_MATCHED, _BEYOND, _INVALID, _NO_REFERENCE, _MISSING, _BEYOND_LIMITS = range(len(FILTERED))
 
 
 def matches(
@@ -28,7 +30,7 @@ def matches(
     """
     reference, distance_m, status = (answer[n] for n in ("reference", "distance_m", "status"))
     # `bincount` would make integers of 64 bits of them first.
-    counts = {name: int(np.count_nonzero(status == i)) for i, name in enumerate(STATUSES)}
+    counts = counted(status)
     # A mask that hides nothing would be made into bits, and read again.
     unmatched = status != _MATCHED if counts["matched"] < status.size else None
     of = np.arange(*chunk)
@@ -56,7 +58,7 @@ def pairs(chunk: Chunk, found: Pairs, status: np.ndarray, how: How) -> pa.Table:
     """
     each, reference, distance_m = np.diff(found.starts), found.reference, found.distance_m
     # Without rows for those that have no pair, all are matched.
-    of_rows, unmatched = np.full(reference.size, _MATCHED, np.int8), None
+    of_rows, unmatched = np.full(reference.size, _MATCHED, status.dtype), None
     if how == "left" and not each.all():
         places, each = found.starts[:-1][each == 0], np.maximum(each, 1)
         reference = np.insert(reference, places, -1)
@@ -67,8 +69,33 @@ def pairs(chunk: Chunk, found: Pairs, status: np.ndarray, how: How) -> pa.Table:
 
 
 def named(status: np.ndarray) -> pa.Array:
-    """The column of statuses, which are indices into `STATUSES`."""
-    return pa.DictionaryArray.from_arrays(pa.array(status), _NAMED)
+    """The column of statuses, which are indices into `STATUSES`, or of int16 into `FILTERED`."""
+    of_filtered = status.dtype == np.int16
+    names = pa.array(FILTERED) if of_filtered else _NAMED
+    return pa.DictionaryArray.from_arrays(pa.array(status.astype(np.int8)), names)
+
+
+def counted(status: np.ndarray) -> dict[str, int]:
+    """How many there are of each status, of those that there may be: see `named`."""
+    names = FILTERED if status.dtype == np.int16 else STATUSES
+    return {name: int(np.count_nonzero(status == i)) for i, name in enumerate(names)}
+
+
+def of_filtered(
+    status: np.ndarray, group: np.ndarray, n_candidates: np.ndarray, *, in_time: bool
+) -> np.ndarray:
+    """Statuses (n, k) by group and in time, of which `named` makes a column.
+
+    Of each observation the group says whether a value is missing (-1), and so many references are
+    of its group.
+    """
+    none = (status == _BEYOND) | (status == _NO_REFERENCE)
+    ranks = np.arange(status.shape[1])
+    made = status.astype(np.int16)
+    made[none] = _BEYOND_LIMITS if in_time else _BEYOND
+    made[none & (ranks >= n_candidates[:, None])] = _NO_REFERENCE
+    made[(group == -1)[:, None] & (status != _INVALID)] = _MISSING
+    return made
 
 
 def of_each(
@@ -78,7 +105,7 @@ def of_each(
     best = np.where(each == 0, -1, 0)[:, None]
     own = options.exclude_self or options.once
     status = statuses(best, valid, n_valid, exclude_self=own)[:, 0]
-    return status, {name: int(np.count_nonzero(status == i)) for i, name in enumerate(STATUSES)}
+    return status, counted(status)
 
 
 def answered(answer: Answer, valid: Array, n_valid: int, options: MatchOptions) -> dict[str, Array]:

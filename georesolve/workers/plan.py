@@ -219,5 +219,7 @@ def way_of(n_observations: int, references: PointSet, options: MatchOptions, dev
     query: Query | Within = Query(options.k, options.exclude_self)
     if options.question == "within":
         query = Within(np.zeros(1), options.exclude_self, options.once)
-    choose = way if options.earth == "sphere" else way_on_ellipsoid
-    return choose(device, n_observations, references.rows, query, options.algorithm)
+    n, filtered = references.rows, options.filters is not None
+    if options.earth != "sphere":
+        return way_on_ellipsoid(device, n_observations, n, query, options.algorithm)
+    return way(device, n_observations, n, query, options.algorithm, filtered=filtered)

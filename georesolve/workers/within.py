@@ -14,7 +14,7 @@ from georesolve import kernels
 from georesolve.workers.evidence import valid_rows
 from georesolve.workers.frames import backend_on
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.matches import named, of_each, pairs
+from georesolve.workers.matches import counted, named, of_each, of_filtered, pairs
 from georesolve.workers.numbers import distances, summed
 from georesolve.workers.plan import Chunk, cut_by
 from georesolve.workers.refusals import InvalidInput
@@ -31,6 +31,8 @@ class Batch(NamedTuple):
     lon_deg: Any
     first_row: int
     distance_m: float | np.ndarray
+    narrowed: Any = None
+    """What they may match by group and in time, if that is asked: `georesolve.filters.Narrowed`."""
 
     @classmethod
     def of(
@@ -43,10 +45,12 @@ class Batch(NamedTuple):
 
     def rows(self, start: int, stop: int) -> "Batch":
         """Those from `start` up to, not including, `stop`, counted from the first one here."""
-        lat_deg, lon_deg, first_row, distance_m = self
+        lat_deg, lon_deg, first_row, distance_m, narrowed = self
         if isinstance(distance_m, np.ndarray):
             distance_m = distance_m[start:stop]
-        return Batch(lat_deg[start:stop], lon_deg[start:stop], first_row + start, distance_m)
+        narrowed = narrowed and narrowed.rows(start, stop)
+        here = lat_deg[start:stop], lon_deg[start:stop], first_row + start
+        return Batch(*here, distance_m, narrowed)
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,8 @@ class Within:
     def _asked(self, batch: Batch) -> dict[str, Any]:
         names = ["exclude_self", "algorithm"]
         asked = {"index": self.index, **batch._asdict()}
+        narrowed = asked.pop("narrowed")
+        asked["filters"] = narrowed and narrowed.on_device(self.index.device)
         if self.options.question == "within":
             names.append("once")
         else:
@@ -91,7 +97,11 @@ class Within:
             del asked["distance_m"]
             asked["most_steps"] = self.most_steps
         to_device = backend_on(self.index.device).to_device
-        arrays = {name: to_device(one) for name, one in asked.items() if np.ndim(one)}
+        arrays = {
+            name: to_device(asked[name])
+            for name in ("lat_deg", "lon_deg", "distance_m")
+            if name in asked and np.ndim(asked[name])
+        }
         return asked | arrays | {name: getattr(self.options, name) for name in names}
 
     def parts(self, batch: Batch, most: int) -> Iterator[Batch]:
@@ -109,6 +119,10 @@ class Within:
         found = None if is_counted else self.pairs(batch)
         each = self.counts(batch) if found is None else np.diff(found.starts)
         status, counts = of_each(each, valid, self.n_valid, self.options)
+        if batch.narrowed is not None:
+            assert isinstance(self.index, kernels.FilteredIndex), "it is searched by group or time"
+            status = filtered_status(status[:, None], self.index, batch, self.options)[:, 0]
+            counts = counted(status)
         if found is not None and self.options.has_pairs:
             # An observation without a pair counts once.
             counts["matched"] = found.reference.size
@@ -140,6 +154,19 @@ class Within:
                 for kind, array in of_part.items():
                     made[f"{name}_{kind}"].append(array)
         return {name: pa.chunked_array(arrays) for name, arrays in made.items()}
+
+
+def filtered_status(
+    status: np.ndarray, index: kernels.FilteredIndex, batch: Batch, options: MatchOptions
+) -> np.ndarray:
+    """Statuses of observations by group and in time, from those that they would have without."""
+    group, own = batch.narrowed.filters.group, batch.first_row + np.arange(len(batch.lat_deg))
+    candidates = np.append(index.sizes, 0)[np.maximum(group, -1)]
+    if options.exclude_self or options.once:
+        of_references = backend_on(index.device).to_host(index.group)
+        candidates = candidates - (of_references[own] == group)
+    in_time = bool(options.filters.observation_time)
+    return of_filtered(status, group, candidates, in_time=in_time)
 
 
 @dataclass(frozen=True, kw_only=True)

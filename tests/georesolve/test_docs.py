@@ -18,6 +18,7 @@ def run(page, folder, monkeypatch, capsys, n_pieces, *, shows=True):
     """Run the pieces of a page one after the other; what they define."""
     text = (ROOT / "docs" / page).read_text()
     monkeypatch.chdir(folder)
+    (folder / "samples").symlink_to(ROOT / "samples")
     [files] = re.findall(r"```\n((?:mkdir|cat >) .*?)```", text, re.DOTALL)
     subprocess.run(["sh", "-euc", files], check=True)
     pieces = re.findall(r"```python\n(.*?)```(?:\n\n```\n(.*?)```)?", text, re.DOTALL)
@@ -37,7 +38,7 @@ def run(page, folder, monkeypatch, capsys, n_pieces, *, shows=True):
 # Ibis calls what DuckDB has another name for now.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ibis", "ignore:fetch_arrow_table")
 def test_the_page_about_python_runs(tmp_path, monkeypatch, capsys):
-    known = run("python.md", tmp_path, monkeypatch, capsys, 13)
+    known = run("python.md", tmp_path, monkeypatch, capsys, 15)
     assert known["near"].to_pylist()[0]["reference_name"] == "Köln"
     assert known["joined"].loc["Potsdam", "name"] == "Berlin"
 

@@ -1,0 +1,196 @@
+"""By group and in time from Python, by command and from Dask: what counts, and what is refused."""
+
+import datetime as dt
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+import georesolve
+from georesolve import commands
+from tests import oracle
+from tests.kernels.point_sets import sphere
+
+HOUR = dt.timedelta(hours=1)
+
+
+def tables(n=400, m=300, seed=1):
+    """Observations and references in some groups of two columns, in a day, some without values."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for size in (m, n):
+        lat, lon = sphere(rng, size)
+        seconds = rng.integers(0, 86_400, size)
+        times = pd.Timestamp("2026-11-26") + pd.to_timedelta(seconds, "s")
+        country = pd.Series(rng.choice(["a", "b", "ä", None], size, p=[0.5, 0.3, 0.1, 0.1]))
+        kind = rng.integers(0, 3, size)
+        made.append(pd.DataFrame({"lat": lat, "lon": lon, "country": country, "kind": kind,
+                                  "t": times.astype("datetime64[s]")}))  # fmt: skip
+    return made
+
+
+def expected(observations, references, able, apart=None):
+    """The nearest reference of those that `able` (m, n) allows, by haversine; -1 for none."""
+    metres = oracle.haversine_m(*(observations[n].to_numpy()[:, None] for n in ("lat", "lon")),
+                                *(references[n].to_numpy() for n in ("lat", "lon")))  # fmt: skip
+    rank = metres if apart is None else np.abs(apart) * 1e9 + metres
+    rank = np.where(able, rank, np.inf)
+    return np.where(able.any(axis=1), rank.argmin(axis=1), -1)
+
+
+def same(observations, references, *names):
+    pairs = [(observations[n].to_numpy()[:, None], references[n].to_numpy()) for n in names]
+    return np.all([(a == b) & ~pd.isna(a) for a, b in pairs], axis=0)
+
+
+def apart_of(observations, references):
+    there, here = (one["t"].to_numpy().astype("int64") for one in (references, observations))
+    return there - here[:, None]
+
+
+def rows_of(result):
+    return pd.Series(result["reference"]).fillna(-1).to_numpy(np.int64)
+
+
+def test_only_references_of_the_same_group_match():
+    observations, references = tables()
+    found = georesolve.nearest(observations, references, by=["country", "kind"])
+    want = expected(observations, references, same(observations, references, "country", "kind"))
+    np.testing.assert_array_equal(rows_of(found), want)
+    missing = observations["country"].isna()
+    assert (found["status"] == np.where(missing, "missing_value", "matched")).all()
+    categories = references.assign(country=references["country"].astype("category"))
+    assert georesolve.nearest(observations, categories, by=["country", "kind"]).equals(found)
+    arrow = georesolve.nearest(
+        pa.Table.from_pandas(observations), references.rename(columns={"kind": "sort"}),
+        observation_by=["country", "kind"], reference_by=["country", "sort"],
+    )  # fmt: skip
+    assert rows_of({"reference": arrow["reference"].to_pandas()}).tolist() == want.tolist()
+
+
+@pytest.mark.parametrize("direction", ["nearest", "backward", "forward"])
+@pytest.mark.parametrize("rank_by", ["distance", "time"])
+def test_only_references_of_the_window_match(direction, rank_by):
+    observations, references = tables()
+    options = {"time": "t", "max_time": "15min", "time_direction": direction}
+    found = georesolve.nearest(
+        observations.astype({"t": "datetime64[ms]"}), references, rank_by=rank_by, **options
+    )
+    apart = apart_of(observations, references)
+    able = abs(apart) <= 900
+    able &= {"nearest": True, "backward": apart <= 0, "forward": apart >= 0}[direction]
+    want = expected(observations, references, able, apart if rank_by == "time" else None)
+    np.testing.assert_array_equal(rows_of(found), want)
+    matched = want >= 0
+    told = found["time_apart"].dt.total_seconds().to_numpy()
+    np.testing.assert_array_equal(told[matched], apart[matched, want[matched]])
+    assert found["time_apart"].dtype == "timedelta64[ms]"
+    assert np.isnan(told[~matched]).all()
+    assert (found["status"] == np.where(matched, "matched", "beyond_limits")).all()
+
+
+def test_within_and_summaries_count_what_matches():
+    observations, references = tables()
+    able = same(observations, references, "country") & (
+        abs(apart_of(observations, references)) <= 3600
+    )
+    options = {"by": "country", "time": "t", "max_time": HOUR}
+    metres = oracle.haversine_m(*(observations[n].to_numpy()[:, None] for n in ("lat", "lon")),
+                                *(references[n].to_numpy() for n in ("lat", "lon")))  # fmt: skip
+    counts = (able & (metres <= 5e6)).sum(axis=1)
+    pairs = georesolve.within(observations, references, 5e6, **options)
+    np.testing.assert_array_equal(np.bincount(pairs["observation"], minlength=len(counts)), counts)
+    summed = georesolve.within(observations, references, 5e6, summary={"count": True}, **options)
+    np.testing.assert_array_equal(summed["count"], counts)
+    nearest = georesolve.nearest(
+        observations, references, k=9, max_distance_m=5e6, summary={"count": True}, **options
+    )
+    np.testing.assert_array_equal(nearest["count"], np.minimum(counts, 9))
+
+
+def test_every_door_gives_the_same_rows(tmp_path):
+    dd = pytest.importorskip("dask.dataframe")
+    observations, references = tables()
+    options = {"by": "country", "time": "t", "max_time": "1h"}
+    found = georesolve.nearest(observations, references, **options)
+    index = georesolve.Index(references, by="country", time="t")
+    assert index.nearest(observations, **options).equals(found)
+    later = georesolve.nearest(dd.from_pandas(observations, npartitions=3), references, **options)
+    assert later.compute()["reference"].tolist() == found["reference"].tolist()
+    paths = [tmp_path / name for name in ("o.parquet", "r.parquet", "m.parquet")]
+    for path, table in zip(paths, (observations, references), strict=False):
+        table.to_parquet(path)
+    flags = ["--by", "country", "--time", "t", "--max-time", "1h", "--quiet"]
+    names = [str(path) for path in paths[:2]]
+    assert commands.main(["nearest", *names, "-o", str(paths[2]), *flags]) == 0
+    table = pq.read_table(paths[2])
+    assert table["reference"].to_pylist() == rows_or_none(found)
+    told = found["time_apart"].dt.total_seconds()
+    assert table["time_apart"].to_pandas().dt.total_seconds().equals(told)
+    csv = tmp_path / "m.csv"
+    assert commands.main(["nearest", *names, "-o", str(csv), *flags]) == 0
+    np.testing.assert_array_equal(pa.csv.read_csv(csv)["time_apart"].to_pandas(), 1000 * told)
+    assert commands.main(["within", *names, "-d", "90km", "-o", str(csv), *flags]) == 0
+
+
+def rows_or_none(found):
+    return [None if pd.isna(row) else int(row) for row in found["reference"]]
+
+
+def test_a_set_against_itself_by_group():
+    observations, _ = tables()
+    found = georesolve.nearest(observations, observations, by="country", exclude_self=True)
+    able = same(observations, observations, "country")
+    np.fill_diagonal(able, val=False)
+    np.testing.assert_array_equal(rows_of(found), expected(observations, observations, able))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"by": "lat"}, "holds double, and by takes text"),
+        ({"by": "nowhere"}, "there is no column 'nowhere'"),
+        ({"observation_by": "country", "reference_by": "kind"}, "never equal"),
+        ({"observation_by": ["country", "kind"], "reference_by": "kind"}, "one by one"),
+        ({"time": "t"}, "restricts nothing"),
+        ({"rank_by": "time"}, "are for times"),
+        ({"max_time": "1h"}, "are for times"),
+        ({"observation_time": "t", "max_time": "1h"}, "time is of both sets"),
+        ({"time": "country", "max_time": "1h"}, "time takes timestamps"),
+        ({"time": "t", "max_time": "soon"}, "such as '15min'"),
+        ({"time": "t", "max_time": 5}, "a number is for times that are numbers"),
+        ({"time": "kind", "max_time": "5s"}, "give a number"),
+        ({"observation_time": "t", "reference_time": "kind", "max_time": 5}, "of one kind"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(options, says):
+    observations, references = tables(20, 20)
+    with pytest.raises((georesolve.InvalidInput, georesolve.InvalidOption), match=says):
+        georesolve.nearest(observations, references, **options)
+
+
+def test_a_zone_on_one_side_alone_is_refused_and_zones_are_instants():
+    observations, references = tables(50, 50)
+    zoned = references.assign(t=references["t"].dt.tz_localize("UTC").dt.tz_convert("Asia/Tokyo"))
+    with pytest.raises(georesolve.InvalidInput, match="of one kind"):
+        georesolve.nearest(observations, zoned, time="t", max_time="1h")
+    own = observations.assign(t=observations["t"].dt.tz_localize("UTC"))
+    found = georesolve.nearest(own, zoned, time="t", max_time="1h")
+    plain = georesolve.nearest(observations, references, time="t", max_time="1h")
+    assert found["reference"].equals(plain["reference"])
+
+
+def test_dates_and_whole_numbers_are_times():
+    day = np.datetime64("2026-11-26")
+    table = {"lat": [0.0, 0.0, 0.0], "lon": [0.0, 1.0, 2.0]}
+    dates = pa.table(table | {"t": (day + np.arange(3)).astype("datetime64[D]")})
+    found = georesolve.nearest(dates, dates, time="t", max_time="1d", allow_exact=False)
+    assert found["reference"].to_pylist() == [1, 0, 1]
+    assert found["time_apart"].to_pylist() == [dt.timedelta(days=d) for d in (1, -1, -1)]
+    numbers = {**{name: np.array(one) for name, one in table.items()}, "t": np.array([1, 5, 20])}
+    found = georesolve.nearest(numbers, numbers, time="t", max_time=4, allow_exact=False)
+    assert found["reference"].tolist() == [1, 0, -1]
+    assert found["time_apart"].tolist()[:2] == [4, -4]
