@@ -117,6 +117,10 @@ class Search:
         """The groups and times of the references, as options name them."""
         if self.references.shapes is not None:
             raise InvalidOption("by and time are for points: leave them out for lines and polygons")
+        if self.earth != "sphere":
+            raise InvalidOption(
+                f"by and time are searched on the sphere alone: leave out earth={self.earth!r}"
+            )
         asked: FilterOptions = options.filters
         names = asked.reference_by, asked.reference_time
         if names not in self._keys:

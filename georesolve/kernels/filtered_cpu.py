@@ -36,7 +36,7 @@ from georesolve.kernels.lanes_cpu import (
 from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.memory_cpu import aligned, kept
 from georesolve.kernels.order_cpu import ROW, in_windows, keys_of
-from georesolve.kernels.packets_cpu import LANES, LEAF_STEPS, search_packets
+from georesolve.kernels.packets_cpu import LANES, LEAF_STEPS, OnSphere, search_packets
 from georesolve.kernels.query import Degrees, Found, Pairs, Query, StepsSpent, Within
 from georesolve.kernels.singles_cpu import search_singles
 from georesolve.kernels.threads_cpu import in_threads, threads_for
@@ -408,7 +408,7 @@ def search_trees(  # type: ignore[no-untyped-def]
                 first_row, False,
             )  # fmt: skip
         else:
-            search_packets(me, of, alone, points, some, n, limits, tally)
+            search_packets(me, of, alone, points, some, n, limits, tally, OnSphere())
             n_packets = (n + LANES - 1) // LANES
             begin = n_packets * me // of * LANES
             for place in range(begin, min(n, n_packets * (me + 1) // of * LANES)):

@@ -506,7 +506,8 @@ def pairs(index: ReferenceIndex, observations: Degrees, asked: Within, by: Searc
     counts, seen, bounds = _counted(index, observations, asked, by)
 
     def fill(starts: cp.ndarray, rows: cp.ndarray, chords2: cp.ndarray) -> None:
-        is_dense = rows.size * _SHARE >= counts.size * index.n_references
+        # Brute force would find the references, too, that an index has left out.
+        is_dense = index.whole and rows.size * _SHARE >= counts.size * index.n_references
         how = (*seen[:-1], 0) if is_dense else seen
         # Brute force moves the starts that it is given.
         _pass(index, how, *bounds, starts.copy(), rows, chords2)

@@ -194,3 +194,12 @@ def test_dates_and_whole_numbers_are_times():
     found = georesolve.nearest(numbers, numbers, time="t", max_time=4, allow_exact=False)
     assert found["reference"].tolist() == [1, 0, -1]
     assert found["time_apart"].tolist()[:2] == [4, -4]
+
+
+def test_the_ellipsoid_knows_no_groups():
+    table = {"lat": [1.0], "lon": [2.0], "country": ["NO"], "at": [7]}
+    refused = pytest.raises(ValueError, match="on the sphere alone: leave out earth='wgs84'")
+    with refused:
+        georesolve.nearest(table, table, by="country", earth="wgs84")
+    with refused:
+        georesolve.Index(table, time="at", earth="wgs84")
