@@ -360,9 +360,11 @@ def _submit(
         )
         # Batches of a minute would count as one, and the first of each be taken before all others.
         sent = client.persist(collection, workers=workers, fifo_timeout="0s")
-        futures |= {future: runs[future.key[1]] for future in futures_of(sent)}
-    for future in futures:
-        future.add_done_callback(ended.put)
+        for future in futures_of(sent):
+            futures[future] = runs[future.key[1]]
+            # It holds the collection: a scheduler of this process finds its expressions by their
+            # names as it reads the graph, and fails where they are let go of meanwhile.
+            future.add_done_callback(lambda future, _held=collection: ended.put(future))
     return futures
 
 
