@@ -294,8 +294,8 @@ def plan(
     of_observations, of_references = job.carried()
     first, second = match.in_order(job.observations, job.references)
     own = ["observation", *(["rank"] if match.k > 1 else []), "reference", "distance_m"]
-    own += NEAR if match.near else []
     own += ["time_apart"] if match.filters and match.filters.observation_time else []
+    own += NEAR if match.near else []
     own.append("status")
     own = [match.summary_by, *match.made, "status"] if match.summary else own
     sizes = min(rows, RESULT_ROWS // match.k), job.references.rows

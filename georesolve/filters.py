@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from georesolve.intake.errors import InvalidInput, InvalidOption
+from georesolve.intake.points import Points
 from georesolve.kernels import FilteredIndex, Filters, build_filtered_index
 from georesolve.kernels.devices import Device
 from georesolve.kernels.filters import GREATEST, LEAST
@@ -74,8 +75,12 @@ def nanoseconds(given: Any) -> Fraction | None:
         known = parts and _NANOSECONDS.get(parts[2])
         return Fraction(parts[1]) * known if parts and known else None
     if isinstance(given, np.timedelta64):
-        whole = given.astype("timedelta64[ns]")
-        return None if np.isnat(whole) else Fraction(int(whole.astype(np.int64)))
+        unit, size = np.datetime_data(given.dtype)
+        # Months and years have no length, and 64 bits of nanoseconds hold 292 years.
+        known = _NANOSECONDS.get({"D": "d", "m": "min"}.get(unit, unit))
+        if np.isnat(given) or known is None:
+            return None
+        return Fraction(int(given.astype(np.int64)) * size * known)
     if isinstance(given, timedelta):
         more = int(getattr(given, "nanoseconds", 0))
         return Fraction(given // timedelta(microseconds=1) * 1000 + more)
@@ -207,6 +212,7 @@ class Keys:
     def __init__(self, options: FilterOptions, references: pa.Table) -> None:
         self._columns: list[_Column] = []
         self._indexes: dict[str, FilteredIndex] = {}
+        self._instants: dict[str, np.ndarray] = {}
         group = np.zeros(references.num_rows, np.int64)
         for name in options.reference_by:
             values = _values(references, name, "references")
@@ -232,9 +238,9 @@ class Keys:
         self.group = group.astype(np.int32)
 
     def index(
-        self, options: FilterOptions, lat_deg: Any, lon_deg: Any, unit: str | None, device: Device
+        self, options: FilterOptions, references: Points, unit: str | None, device: Device
     ) -> FilteredIndex:
-        """The index of the references, which are on a device; times are in a unit, or in theirs."""
+        """The index of the references on a device; times are in a unit, or in theirs."""
         unit = unit or str(getattr(getattr(self._time, "type", None), "unit", "s"))
         if unit not in self._indexes:
             to_device, share = backend_on(device).to_device, _USUAL_SHARE
@@ -246,8 +252,8 @@ class Keys:
                 times = 4 if options.time_direction == "nearest" else 2
                 share = min(1.0, times * self._most_apart(options, unit) / max(1, span))
             self._indexes[unit] = build_filtered_index(
-                lat_deg,
-                lon_deg,
+                to_device(references.lat_deg),
+                to_device(references.lon_deg),
                 to_device(self.group),
                 None if time is None else to_device(time),
                 share=share,
@@ -257,7 +263,9 @@ class Keys:
     def _there(self, unit: str) -> np.ndarray:
         """The times of the references."""
         assert self._time is not None, "there are times"
-        return _instants("references", self._time_name, self._time, unit)
+        if unit not in self._instants:
+            self._instants[unit] = _instants("references", self._time_name, self._time, unit)
+        return self._instants[unit]
 
     def _most_apart(self, options: FilterOptions, unit: str) -> int:
         """`max_time` in whole units of the times."""

@@ -1,7 +1,7 @@
 """How observations are matched, and how both tables are read: the options of the service."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self, get_args
@@ -374,9 +374,14 @@ class WithinOptions(_Shared):
 def _names_of(option: str, own: Any, of_both: Any) -> tuple[str, ...]:
     """Names of columns, of one set or else of both."""
     given = of_both if own is None else own
-    names = (given,) if isinstance(given, str) else () if given is None else given
-    if not isinstance(names, Iterable) or not all(isinstance(one, str) for one in (*names,)):
-        raise InvalidOption(f"{option} must be the name of a column, or a list, got {given!r}")
+    if given is None:
+        return ()
+    names = (given,) if isinstance(given, str) else given
+    if not isinstance(names, Sequence) or not names or not all(isinstance(n, str) for n in names):
+        raise InvalidOption(
+            f"{option} must be the name of a column, or a list of some, got {given!r}: name one, "
+            "or leave it out"
+        )
     return tuple(names)
 
 

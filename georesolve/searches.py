@@ -129,9 +129,8 @@ class Search:
 
     def filtered(self, options: MatchOptions, narrowed: Narrowed | None) -> kernels.FilteredIndex:
         """The index of the references by group and in time."""
-        degrees = self.on_device(self.references.lat_deg, self.references.lon_deg)
         unit = narrowed and narrowed.unit
-        return self.keys(options).index(options.filters, *degrees, unit, self.device)
+        return self.keys(options).index(options.filters, self.references, unit, self.device)
 
     def within(self, options: MatchOptions, narrowed: Narrowed | None = None) -> Within:
         """What finds pairs: all references within a distance, or the nearest for a summary."""

@@ -11,6 +11,7 @@ import pytest
 
 import georesolve
 from georesolve import commands
+from georesolve.filters import nanoseconds
 from tests import oracle
 from tests.kernels.point_sets import sphere
 
@@ -203,3 +204,16 @@ def test_the_ellipsoid_knows_no_groups():
         georesolve.nearest(table, table, by="country", earth="wgs84")
     with refused:
         georesolve.Index(table, time="at", earth="wgs84")
+
+
+@pytest.mark.parametrize("by", [[], (name for name in ["g"]), {"g"}])
+def test_what_names_no_columns_in_an_order_is_refused(by):
+    table = {"lat": [1.0], "lon": [2.0], "g": [1]}
+    with pytest.raises(ValueError, match="must be the name of a column, or a list of some"):
+        georesolve.nearest(table, table, by=by)
+
+
+def test_lengths_of_numpy_beyond_64_bits_of_nanoseconds():
+    assert nanoseconds(np.timedelta64(250_000, "D")) == 250_000 * 86_400 * 10**9
+    assert nanoseconds(np.timedelta64(3, "10s")) == 30 * 10**9
+    assert nanoseconds(np.timedelta64(1, "M")) is None
