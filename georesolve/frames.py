@@ -222,6 +222,12 @@ class _GeoPandas(_Pandas):
         ):
             return super()._part(reading, keep)
         series = self._given[column]
+        if series.crs is None and reading.crs is not None:
+            from georesolve.intake.crs import degrees_from
+
+            # It tells in our words of a CRS that is none.
+            degrees_from(reading.crs, self._role)
+            series = series.set_crs(reading.crs)
         if series.crs is None:
             warnings.warn(
                 f"{self._role}: the geometry column {column!r} has no CRS: it is taken for "

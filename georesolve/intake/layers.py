@@ -61,7 +61,7 @@ def read_layer(source: Source) -> Table:
     about: dict[str, Any] = {"encoding": "WKB", "geometry_types": []}
     if meta["geometry_type"] not in (None, "Unknown"):
         about["geometry_types"] = [meta["geometry_type"]]
-    if (crs := source.reading.crs or meta["crs"]) is None:
+    if (crs := meta["crs"] or source.reading.crs) is None:
         about["crs"] = None
     else:
         transformer = degrees_from(crs, source.file)
@@ -94,6 +94,12 @@ def _opened_at(source: Source) -> str:
         raise UnsupportedFormat(
             f"{source.file}: the file is {what}, and holds no shapefile: send it unpacked",
             [{"file": source.file, "detail": what}],
+        )
+    if len({one.parent for one in shapes}) > 1:
+        listed = ", ".join(sorted(repr(str(one)) for one in shapes)[:20])
+        raise InvalidInput(
+            f"{source.file}: its shapefiles lie in several folders ({listed}): give those of one "
+            "folder as an archive"
         )
     inside = f"/vsizip/{{{source.path}}}"
     return f"{inside}/{shapes[0] if len(shapes) == 1 else shapes[0].parent}"

@@ -127,6 +127,40 @@ def test_columns_name_their_crs(tmp_path):
         georesolve.nearest(table, REFERENCES, **{**own, "observation_crs": "EPSG:1"})
 
 
+@pytest.mark.parametrize("suffix", ["fgb", "gpkg"])
+def test_a_layer_says_its_crs_before_the_option(tmp_path, suffix):
+    observations = frame(OBSERVATIONS.slice(0, 40), 3857)
+    own = write(observations, tmp_path / f"own.{suffix}")
+    expected = georesolve.nearest(own, REFERENCES)
+    found = georesolve.nearest(own, REFERENCES, observation_crs="EPSG:25832")
+    assert found.equals(expected)
+
+
+def test_what_says_no_crs_has_that_of_the_option(tmp_path):
+    observations = frame(OBSERVATIONS.slice(0, 40), 3857)
+    expected = georesolve.nearest(observations, REFERENCES)
+    without = observations.set_crs(None, allow_override=True)
+    with pytest.warns(UserWarning, match="'crs' was not provided"):
+        write(without, tmp_path / "without.fgb")
+    for given in (without, tmp_path / "without.fgb"):
+        found = georesolve.nearest(given, REFERENCES, observation_crs="EPSG:3857")
+        np.testing.assert_array_equal(found["reference"], expected["reference"])
+        np.testing.assert_allclose(found["distance_m"], expected["distance_m"], atol=1e-6)
+    found = georesolve.nearest(observations, REFERENCES, observation_crs="EPSG:25832")
+    assert found.equals(expected)
+    with pytest.raises(georesolve.InvalidOption, match="PROJ knows no way from the CRS 'EPSG:1'"):
+        georesolve.nearest(without, REFERENCES, observation_crs="EPSG:1")
+
+
+def test_shapefiles_in_several_folders_of_an_archive_are_refused(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / "parts" / name).mkdir(parents=True)
+        write(OBSERVATIONS, tmp_path / "parts" / name / "o.shp")
+    shutil.make_archive(tmp_path / "o", "zip", tmp_path / "parts")
+    with pytest.raises(georesolve.InvalidInput, match=r"several folders \('a/o.shp', 'b/o.shp'\)"):
+        georesolve.nearest(tmp_path / "o.zip", REFERENCES)
+
+
 def test_a_shapefile_in_an_archive(tmp_path):
     folder = tmp_path / "parts"
     folder.mkdir()
