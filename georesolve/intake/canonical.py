@@ -14,6 +14,7 @@ import shapely
 
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import InvalidInput, TooLarge
+from georesolve.intake.layers import close_journal
 from georesolve.intake.plausibility import Findings
 from georesolve.intake.points import Bounds, PointTable
 from georesolve.intake.readers import read
@@ -105,6 +106,8 @@ def _unpack(source: Source, unpacked: Path, bounds: Bounds) -> Source:
                 file.write(piece)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InvalidInput(f"{source.file}: it cannot be unpacked with gzip: {error}") from None
+    if source.format == "layer":
+        close_journal(unpacked)
     return source._replace(path=unpacked, unpacked=None)
 
 

@@ -10,7 +10,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +23,8 @@ from georesolve.intake.sources import BATCH_ROWS, SHAPEFILE, Source, Table
 
 _PURPOSE = "a GeoPackage, a FlatGeobuf or a shapefile"
 _ZIP = b"PK"
+_JOURNAL_MODE = 18
+"""Where a file of SQLite says with two bytes whether it has a write-ahead log: 2, or 1."""
 # What zipfile raises of one that is malformed, encrypted or packed in a way that it does not know.
 _OF_THE_ARCHIVE = (
     *(zipfile.BadZipFile, zlib.error, struct.error),
@@ -37,6 +39,19 @@ def refuse_layer(reading: Reading, file: str) -> None:
             f"{file}: it has no layers, and {reading.layer!r} is named as its layer: leave that "
             "out, or name it for the other table alone (observation_layer, reference_layer)"
         )
+
+
+def close_journal(path: Path) -> None:
+    """Mark a GeoPackage that QGIS, say, had open as one that it has not.
+
+    SQLite would want to write files beside it, which no decoder may. What it has of the database is
+    in the one file that came.
+    """
+    with path.open("r+b") as file:
+        head = file.read(_JOURNAL_MODE + 2)
+        if head.startswith(b"SQLite") and head.endswith(b"\2\2"):
+            file.seek(_JOURNAL_MODE)
+            file.write(b"\1\1")
 
 
 def read_layer(source: Source) -> Table:

@@ -251,6 +251,15 @@ def test_what_is_not_listed_is_refused_at_every_door(service, folder):
     assert service.post("/datasets", files={"file": (None, "text")}).status_code == 400
 
 
+def test_options_of_shapes_are_refused_of_points_elsewhere(service, folder):
+    few, href = {"lat": [1.0], "lon": [2.0]}, {"href": f"file://{folder}/a.parquet"}
+    for option in ({"edges": "planar"}, {"densify_m": 5}):
+        sent = {"observations": few, "references": href, **option}
+        answer = service.post("/nearest", json=sent)
+        assert answer.status_code == 400
+        assert "leave edges and densify_m out, or send the file" in answer.json()["detail"]
+
+
 def test_a_file_that_changes_fails_its_job_by_name(service, store, place):
     """It is registered, then one of its files is replaced."""
     href = lay(place, OBSERVATIONS, store)

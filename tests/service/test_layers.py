@@ -1,5 +1,6 @@
 """GeoPackage, FlatGeobuf and zipped shapefiles over HTTP, read in the sandbox, in whatever CRS."""
 
+import gzip
 import io
 import sqlite3
 import zipfile
@@ -16,6 +17,7 @@ from tests.conftest import sphere
 # Within the reach of UTM 32.
 LAT, LON = 50 + sphere(60, 5)[0] / 30, 9 + sphere(60, 6)[1] / 90
 SITES_LAT, SITES_LON = 50 + sphere(40, 7)[0] / 30, 9 + sphere(40, 8)[1] / 90
+OF_ONE = {"layer": "sites", "crs": "EPSG:25832"}
 SUFFIXES = ("gpkg", "fgb", "zip")
 NAMES = {"gpkg": "GPKG", "fgb": "FlatGeobuf", "zip": "ESRI Shapefile"}
 
@@ -130,9 +132,21 @@ def in_wal(folder):
 
 
 def test_a_geopackage_that_was_being_written_is_read(service, tmp_path):
-    made = service.post("/datasets", files={"file": ("wal.gpkg", in_wal(tmp_path))})
-    made = made.raise_for_status().json()
-    assert made["rows"] == 60
+    content = in_wal(tmp_path)
+    for name, sent in (("wal.gpkg", content), ("wal.gpkg.gz", gzip.compress(content))):
+        made = service.post("/datasets", files={"file": (name, sent)}).raise_for_status().json()
+        assert made["rows"] == 60
+        service.delete(f"/datasets/{made['id']}")
+
+
+def test_what_is_named_of_a_registered_dataset_is_refused(service, files):
+    made = service.post("/datasets", content=files["sites.fgb"]).raise_for_status().json()
+    both = {role: {"dataset": made["id"]} for role in ("observations", "references")}
+    for name in (f"{role}_{one}" for role in ("observation", "reference") for one in OF_ONE):
+        refused = service.post("/nearest", json={**both, name: OF_ONE[name.partition("_")[2]]})
+        assert refused.status_code == 400
+        told = refused.json()["detail"]
+        assert told.startswith(f"/{name}: a dataset keeps what it was registered with"), told
     service.delete(f"/datasets/{made['id']}")
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from georesolve.intake.canonical import canonicalise
 from georesolve.intake.columns import Reading, find_columns
 from georesolve.intake.hrefs import Sources
-from georesolve.intake.layers import refuse_layer
+from georesolve.intake.layers import close_journal, refuse_layer
 from georesolve.intake.sources import Source, Table, format_of
 from georesolve.service import errors, pools
 from georesolve.service.clock import is_id, new_id
@@ -36,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 Place = Callable[[str, int], str]
 """Where the value of a column, whose name is a step of a pointer, stands in a row."""
-_JOURNAL_MODE = 18
-"""Where a file of SQLite says with two bytes whether it has a write-ahead log: 2, or 1."""
 _CONVERTED_AT_A_TIME = 2
 """More would only take Python's lock from the event loop in turn."""
 
@@ -133,7 +131,7 @@ class Ingest:
             format_of, upload.path, upload.media_type, upload.name, upload.file
         )
         if format == "layer":
-            await pools.disk(_close_journal, upload.path)
+            await pools.disk(close_journal, upload.path)
         about = Message()
         about["Content-Type"] = upload.media_type or ""
         charset = about.get_content_charset()
@@ -174,6 +172,12 @@ class Ingest:
                 f"{file}: files that are read where they lie are in degrees: leave crs out, or "
                 "send the file"
             )
+        # What references are told counts for no observations.
+        if reading.takes_shapes and (reading.edges or reading.densify_m) is not None:
+            raise errors.InvalidRequest(
+                f"{file}: files that are read where they lie are points: leave edges and densify_m "
+                "out, or send the file"
+            )
         dataset = self._sources.dataset(href, reading, file)
         return Ingested(dataset, {"decode": time.perf_counter() - start}, href[:LONGEST_TITLE])
 
@@ -210,19 +214,6 @@ class Ingest:
         reading = reading._replace(lat=columns.lat, lon=columns.lon)
         dataset = canonicalise(table, reading, pointer, None, self._limits)
         return Ingested(dataset, {"decode": time.perf_counter() - start})
-
-
-def _close_journal(path: Path) -> None:
-    """Mark a GeoPackage that QGIS, say, had open as one that it has not.
-
-    SQLite would want to write files beside it, which no decoder may. What it has of the database is
-    in the one file that came.
-    """
-    with path.open("r+b") as file:
-        head = file.read(_JOURNAL_MODE + 2)
-        if head.startswith(b"SQLite") and head.endswith(b"\2\2"):
-            file.seek(_JOURNAL_MODE)
-            file.write(b"\1\1")
 
 
 def plain_name(given: str) -> str:
