@@ -285,6 +285,9 @@ def test_the_role_admin_sees_what_all_have(guarded):
             assert (shown.status_code, shown.content) == (200, ann.get(f"{job}/{path}").content)
         listed = {one["id"]: one for one in admin.get("/datasets").json()["datasets"]}
         assert listed[dataset] == admin.get(f"/datasets/{dataset}").json()
+        # So the page deletes by a name what is the caller's own alone.
+        own_to = [one.get(f"/datasets/{dataset}").json()["is_own"] for one in (ann, admin)]
+        assert own_to == [True, False]
         assert (listed[dataset]["owner"], listed[dataset]["names"]) == ("ann", ["sites", "sites@1"])
         assert admin.get(f"/datasets/{dataset}/data.parquet").status_code == 200
         assert admin.get("/datasets/sites").status_code == 404

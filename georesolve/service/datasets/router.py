@@ -121,16 +121,20 @@ class DatasetInfo(BaseModel):
     owner: str | None = Field(
         None, description="the name of the key that it was made with, told to the role admin"
     )
+    is_own: bool = Field(description="whether the key that asks made it: `names` are its own then")
 
     @classmethod
-    def of(cls, row: DatasetRow, names: list[str], owner: str | None) -> "DatasetInfo":
+    def of(
+        cls, row: DatasetRow, names: list[str], owners: dict[str, str], store: Store
+    ) -> "DatasetInfo":
         """What a client is told of a dataset; of its owner, if the client is told, the name."""
+        owner = owners.get(row.owner)
         dataset = row.dataset
         # Of a body that is a file nobody has told a name.
         name = row.name or next(iter(names), row.id)
         own = {"names": names, "id_column": dataset.id, "sha256": dataset.sha256, "owner": owner}
         own["geometry"] = dataset.outlines and dataset.outlines.column
-        own["name"] = name
+        own["name"], own["is_own"] = name, row.owner == (store.owner or "")
         return cls.model_validate(vars(dataset) | vars(row) | own)
 
 
@@ -263,7 +267,7 @@ async def _told(
 
 def _info(row: DatasetRow, store: Store, response: Response) -> DatasetInfo:
     response.headers["ETag"] = f'"{row.dataset.sha256}"'
-    return DatasetInfo.of(row, store.names.of([row.id])[row.id], store.owners().get(row.owner))
+    return DatasetInfo.of(row, store.names.of([row.id])[row.id], store.owners(), store)
 
 
 @router.get("/datasets", summary="All registered datasets")
@@ -278,9 +282,7 @@ def get_datasets(
     rows = store.registered_datasets(page)
     names, owners = store.names.of([row.id for row in rows]), store.owners()
     return DatasetList(
-        datasets=[
-            DatasetInfo.of(row, names[row.id], owners.get(row.owner)) for row in rows[: page.limit]
-        ],
+        datasets=[DatasetInfo.of(row, names[row.id], owners, store) for row in rows[: page.limit]],
         used_bytes=store.kept_bytes(),
         quota_bytes=quotas.bytes_of(store),
         links=links_of_page(request, page.next_cursor(rows)),

@@ -13,7 +13,8 @@ function rowOf(one, again) {
     // The newest version of a name goes with all of them.
     const all = one.names.find((name) => !name.includes("@"));
     if (!confirm(`Delete the dataset ${one.name}${all ? ` and all versions of ${all}` : ""} for good? Results made with it stay.`)) return;
-    await remove(all ? `datasets/${encodeURIComponent(all)}` : address);
+    // A name of another owner's may be one of the caller's own, too.
+    await remove(all && one.is_own ? `datasets/${encodeURIComponent(all)}` : address);
     await again();
   });
   return [
