@@ -62,6 +62,7 @@ def test_what_is_damaged_or_missing_is_told(tmp_path, store):
     assert f"datasets/{first.name} is missing, in the service, too" in told.stderr
     assert f"datasets/{second.name} is damaged, in the service, too" in told.stderr
     assert third.name not in told.stderr
+    assert (tmp_path / "backup.tar").stat().st_mode & 0o777 == 0o600
     with tarfile.open(tmp_path / "backup.tar") as tar:
         names = tar.getnames()
     assert names[-3:] == ["store-id", "georesolve.sqlite", SUMS]
@@ -79,3 +80,12 @@ def test_what_cannot_be_backed_up_is_told_in_one_line(tmp_path, store):
         told = run("georesolve", ["backup", *map(str, [file, *flags])])
         assert (told.returncode, told.stderr.count("\n")) == (1, 1), told.stderr
         assert said in told.stderr
+
+
+def test_a_damaged_database_is_told_in_one_line(tmp_path, store):
+    store.close()
+    (tmp_path / "data" / "georesolve.sqlite").write_bytes(b"no database" * 1000)
+    told = back_up(tmp_path / "data", tmp_path / "backup.tar")
+    assert (told.returncode, told.stderr.count("\n")) == (1, 1), told.stderr
+    assert "TMPDIR" in told.stderr
+    assert not (tmp_path / "backup.tar").exists()

@@ -12,7 +12,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import IO
 
 import sqlalchemy as sa
@@ -47,7 +47,10 @@ def back_up(settings: Settings, file: str) -> int:
         with ExitStack() as stack:
             out: IO[bytes] = sys.stdout.buffer
             if file != "-":
-                out = stack.enter_context(stack.enter_context(durable(Path(file))).open("wb"))
+                path = stack.enter_context(durable(Path(file)))
+                # It holds what all owners have: nobody else reads it, from the first byte on.
+                path.touch(0o600)
+                out = stack.enter_context(path.open("wb"))
             folder = stack.enter_context(TemporaryDirectory(prefix="georesolve-backup-"))
             copy = Path(folder) / database.name
             stack.enter_context(Removals(data_dir).paused())
@@ -57,7 +60,16 @@ def back_up(settings: Settings, file: str) -> int:
             n_files = _write(tar, data_dir, copy)
             n_bytes = tar.offset
     except OSError as error:
-        raise errors.CannotStart(f"the backup cannot be written: {error}") from error
+        raise errors.CannotStart(
+            f"the backup cannot be written: {error}; the database is copied to {gettempdir()} "
+            "first: set TMPDIR to a folder with more room if it is full"
+        ) from error
+    except (sqlite3.Error, sa.exc.SQLAlchemyError) as error:
+        raise errors.CannotStart(
+            f"the database {database} cannot be copied to {gettempdir()}: "
+            f"{' '.join(str(error).split())}; set TMPDIR to a folder with more room if that is "
+            "full, else restore the last good backup if the database is damaged"
+        ) from error
     _tell(f"{n_files} files are in the backup, which has {n_bytes} bytes")
     return 0
 

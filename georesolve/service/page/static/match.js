@@ -132,7 +132,7 @@ export async function showMatch(main, query) {
   tell("Give both sets first.");
   main.replaceChildren(
     element("h1", {}, "Match two sets"),
-    element("p", { class: "faint" }, "For every observation the nearest references, or all within a distance: exact, on a sphere."),
+    element("p", { class: "faint" }, "For every observation the nearest references, or all within a distance: exact, on a sphere or on the ellipsoid."),
     element(
       "form",
       { onsubmit: start, novalidate: true },
