@@ -132,7 +132,8 @@ class DatasetInfo(BaseModel):
         dataset = row.dataset
         # Of a body that is a file nobody has told a name.
         name = row.name or next(iter(names), row.id)
-        own = {"names": names, "id_column": dataset.id, "sha256": dataset.sha256, "owner": owner}
+        own: dict[str, Any] = {"names": names, "id_column": dataset.id, "owner": owner}
+        own["sha256"] = dataset.sha256
         own["geometry"] = dataset.outlines and dataset.outlines.column
         own["name"], own["is_own"] = name, row.owner == (store.owner or "")
         return cls.model_validate(vars(dataset) | vars(row) | own)
