@@ -56,6 +56,10 @@ def page(documented):
         assert wrong == []
 
 
+POLYGON = """{"type": "FeatureCollection", "features": [{"type": "Feature", "properties": {},
+"geometry": {"type": "Polygon", "coordinates": [[[7, 46], [8, 46], [8, 47], [7, 46]]]}}]}"""
+
+
 def of_own(client, path):
     """What a path wants of the user's own dataset or job: no example can know it."""
     # Points of this call alone: a set that has a name cannot be removed.
@@ -66,8 +70,11 @@ def of_own(client, path):
         return {"id": dataset}
     if path == "/nearest":
         return {"references": dataset}
-    points = {"dataset": dataset}
-    body = {"inputs": {"observations": points, "references": points}}
+    points = references = {"dataset": dataset}
+    if path.endswith("/shapes"):
+        sent = {"content": POLYGON, "headers": {"Content-Type": "application/geo+json"}}
+        references = {"dataset": client.post("/datasets", **sent).json()["id"]}
+    body = {"inputs": {"observations": points, "references": references}}
     headers = {"Prefer": "respond-async"}
     answer = client.post("/processes/nearest/execution", json=body, headers=headers)
     finished(client, answer.headers["location"])
