@@ -321,8 +321,8 @@ class ScipyIndex:
 
     device: Device = "cpu"
 
-    def __init__(self, lat_deg: np.ndarray, lon_deg: np.ndarray, *, copies: bool = True) -> None:
-        # It holds all of them anyway.
+    def __init__(self, lat_deg: np.ndarray, lon_deg: np.ndarray, **_options: object) -> None:
+        # It holds copies anyway, and knows the sphere alone.
         self.tree = import_module("scipy.spatial").cKDTree(cartesian((lat_deg, lon_deg)))
         self.n_valid = lat_deg.size
         self.nbytes = self.tree.data.nbytes
