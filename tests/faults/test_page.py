@@ -528,6 +528,8 @@ def test_lines_and_polygons_are_drawn_and_joined(page, pictures, tmp_path):
     place = page.get_by_role("region", name="map of the result")
     expect(place.locator("path.shape").filter(visible=True).first).to_be_visible()
     place.screenshot(path=pictures / "shapes.png")
+    # Shapes may be drawn before the observations of the view are there.
+    expect(place).to_have_attribute("data-zoom", re.compile(r"\d"))
     zoom_in = place.get_by_role("button", name="Zoom in")
     told = page.get_by_text("each with a line")
     for zoom in range(int(place.get_attribute("data-zoom")) + 1, 9):
