@@ -21,12 +21,15 @@ View = tuple[float, float, float, float]
 """West, south, east and north in degrees; a map that has been turned goes on beyond 180."""
 
 
-def shapes_in(points: Dataset, view: View) -> tuple[int, list[str]]:
-    """How many lines and polygons of a set are in a view, and features of the largest of them."""
+def shapes_in(points: Dataset, view: View) -> tuple[int | None, list[str]]:
+    """How many lines and polygons of a set are in a view, and features of the largest of them.
+
+    Of too large a set neither is known.
+    """
     assert points.outlines is not None, "there are some"
     column = points.outlines.column
     if points.width([column]).total > _MOST_BYTES:
-        return points.rows, []
+        return None, []
     shapes, tree = _loaded(points.file, points.rows, column)
     west, south, east, north = view
     found, rows = [np.empty(0, object)], [np.empty(0, np.int64)]

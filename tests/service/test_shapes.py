@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import geopandas
 import numpy as np
@@ -13,8 +14,10 @@ import shapely
 import georesolve
 from georesolve import commands, files
 from georesolve.options import Options, WithinOptions
+from georesolve.workers.datasets import Edging, Outlines
+from georesolve.workers.map_shapes import shapes_in
 from tests import oracle
-from tests.conftest import finished, points
+from tests.conftest import finished, points, store_points
 from tests.service.test_jobs import parquet
 from tests.service.test_within import texts
 
@@ -254,3 +257,12 @@ def test_the_command_asks_a_service(service, paths, tmp_path):
     line = ["nearest", *map(str, paths), "-o", str(out), "--quiet", "--edges", "spherical", "-k3"]
     assert commands.main([*line, "--server", str(service.base_url)]) == 0
     assert out.read_bytes() == expected(paths, ASKED["great circles"])
+
+
+def test_of_too_many_none_are_drawn(tmp_path):
+    for points, shown in ((2 << 20, None), (2, 1)):
+        line = shapely.LineString(np.arange(2.0 * points).reshape(-1, 2) / points)
+        table = pa.table({"geometry": [shapely.to_wkb(line)], "lat": [0.0], "lon": [0.0]})
+        made = store_points(table, tmp_path / "a.parquet")
+        made = replace(made, outlines=Outlines("geometry", Edging(), 1))
+        assert shapes_in(made, (-9.0, -9.0, 9.0, 9.0))[0] == shown

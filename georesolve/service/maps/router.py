@@ -131,7 +131,7 @@ class _TileFeatures(TypedDict):
 @with_config(title="GeoJSON")
 class _ViewFeatures(TypedDict):
     type: Literal["FeatureCollection"]
-    shapes: int
+    shapes: int | None
     features: list[dict[str, Any]]
 
 
@@ -393,13 +393,14 @@ async def get_shapes(
     """Lines and polygons as a map of 1024 pixels shows them, with 20 000 points together at most.
 
     `shapes` tells how many are in view: where these are too many, there are features of the largest
-    alone, and none of a set whose column of them takes more than 32 MiB.
+    alone. Of a set whose column of them takes more than 32 MiB there are none: `shapes` is null.
     """
     view, own = _view(bbox), await pools.database(map.shapes)
     if own is None:
         raise errors.NotThere("the references are points, or are not kept any more")
     count, found = await map.run(partial(shapes_in, own, view))
-    head = f'{{"type":"FeatureCollection","shapes":{count},"features":['
+    shapes = "null" if count is None else count
+    head = f'{{"type":"FeatureCollection","shapes":{shapes},"features":['
     return Response((head + ",\n".join(found) + "]}\n").encode(), media_type=_GEOJSON_TYPE)
 
 

@@ -21,7 +21,8 @@ export async function shapesOn(map, address) {
       const { shapes, features } = await get(`${address}/shapes?bbox=${bbox}`, { signal });
       drawn.clearLayers().addData(features);
       const some = features.length ? `the ${count(features.length)} largest` : "none";
-      told.textContent = features.length < shapes ? `Of ${count(shapes)} lines and polygons here ${some} are drawn.` : "";
+      const partly = features.length < shapes ? `Of ${count(shapes)} lines and polygons here ${some} are drawn.` : "";
+      told.textContent = shapes === null ? "The lines and polygons are too many to be drawn." : partly;
     } catch (error) {
       if (error.name !== "AbortError") throw error;
     }
