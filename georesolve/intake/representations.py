@@ -31,6 +31,8 @@ _READ_ROWS = 1_024
 """Decoded at a time: what a row group carries in memory is bounded, so these take a part of it."""
 _TEXT_BYTES = 32 << 20
 """Memory that a row may take of which text is made."""
+_SHOWN_CHARACTERS, _SHOWN_POINTS = 1_000, 50
+"""Of a text and of a geometry that is looked at."""
 _OUT_OF_RANGE = "<value out of range"
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
 
@@ -71,6 +73,31 @@ def as_plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Rows of a result as CSV has them: numbers, and texts of all else."""
     # The writer puts texts into quotes itself.
     return _converted(batch, lambda one: (_plain if _is_plain(one.type) else _each_as_json)(one))
+
+
+def shortened(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows to look at: of long texts the begin, of large geometries how many points they have."""
+    return _converted(batch, _begin, {**_AS_WKT, "WKB": _as_short_wkt})
+
+
+def _begin(array: pa.Array) -> pa.Array:
+    plain = _plain(array) if _is_plain(array.type) else array
+    if not pa.types.is_large_string(plain.type):
+        return plain
+    begin = pc.utf8_slice_codeunits(plain, 0, _SHOWN_CHARACTERS)
+    cut = joined(begin, "...")
+    return pc.if_else(pc.greater(pc.utf8_length(plain), _SHOWN_CHARACTERS), cut, plain)
+
+
+def _as_short_wkt(array: pa.Array) -> pa.Array:
+    shapes = shapely.from_wkb(array.to_numpy(zero_copy_only=False))
+    counts = shapely.get_num_coordinates(shapes)
+    told = [
+        f"{one.geom_type} of {points} points" if points > _SHOWN_POINTS else None
+        for one, points in zip(shapes, counts, strict=True)
+    ]
+    shapes[counts > _SHOWN_POINTS] = None
+    return pc.coalesce(_wkt(shapes), pa.array(told, pa.large_string()))
 
 
 def _json(result: Rows, sets: PointSets) -> Iterator[bytes]:
@@ -151,14 +178,18 @@ def _read(result: Rows) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(held)
 
 
-def _converted(batch: pa.RecordBatch, convert: Callable[[pa.Array], pa.Array]) -> pa.RecordBatch:
+def _converted(
+    batch: pa.RecordBatch,
+    convert: Callable[[pa.Array], pa.Array],
+    as_text: "dict[str, Callable[[pa.Array], pa.Array]] | None" = None,
+) -> pa.RecordBatch:
     """Convert columns one by one, those that hold geometries as WKT."""
     names, geometries = batch.schema.names, geometries_of(batch.schema)
     converted = []
     for array, name in zip(batch.columns, names, strict=True):
         try:
             encoding = geometries.get(name, {}).get("encoding", "")
-            as_wkt = _AS_WKT.get(encoding, lambda array: array)
+            as_wkt = (as_text or _AS_WKT).get(encoding, lambda array: array)
             converted.append(convert(as_wkt(array)))
         # What pyarrow and Python raise of a time zone that they do not know, of a time out of
         # their range, of a record with two members of one name.

@@ -29,6 +29,8 @@ from georesolve.workers.widths import Width, value_bytes
 ROW_GROUP = 65_536
 """Rows of a row group, and so the grain in which a dataset is read."""
 _READ_BYTES = 1 << 18
+_LOOK_BYTES = 8 << 20
+"""Memory that rows take which are looked at, if it is not a single one."""
 _GEOPARQUET = "1.1.0"
 _POINTS_AN_ARC = 6
 """An arc takes as much memory, and to be indexed and compared as long, as so many points."""
@@ -343,6 +345,25 @@ def read_rows(file: Content, start: int, stop: int, columns: list[str]) -> pa.Ta
             list(groups), columns=columns, use_threads=len(groups) > 1
         )
     return table.slice(start - groups.start * ROW_GROUP, stop - start)
+
+
+def first_rows(dataset: Dataset, most: int) -> Iterator[pa.RecordBatch]:
+    """The first rows with all columns, a few at a time: hardly more than these are decoded.
+
+    There must be some.
+    """
+    file, rows = dataset.file, min(most, dataset.rows)
+    size = max(1, _LOOK_BYTES // max(1, dataset.width(dataset.columns).row))
+    if isinstance(file, SourceFiles):
+        yield from file.read(0, rows, [*dataset.columns], few=True).to_batches(size)
+        return
+    assert not isinstance(file, InMemory), "it is in Parquet"
+    with file.place.asked(file.name) if isinstance(file, Object) else nullcontext():
+        opened = streamed(file.open() if isinstance(file, Object) else file)
+        for batch in opened.iter_batches(min(size, rows), use_threads=False):
+            yield batch.slice(0, rows)
+            if (rows := rows - batch.num_rows) <= 0:
+                return
 
 
 class Coordinates:

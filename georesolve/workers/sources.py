@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -23,6 +23,7 @@ from georesolve.workers.https import HttpsFile
 from georesolve.workers.objects import ObjectFile
 
 Scheme = Literal["file", "s3", "https"]
+_READ_BYTES = 1 << 18
 
 
 class SourceFailed(ValueError):
@@ -102,13 +103,14 @@ class SourceFiles:
         """Of all files."""
         return sum(file.size_bytes for file in self.files)
 
-    def read(self, start: int, stop: int, columns: list[str]) -> pa.Table:
+    def read(self, start: int, stop: int, columns: list[str], *, few: bool = False) -> pa.Table:
         """Read some columns of the rows from `start` up to, not including, `stop`.
 
         Coordinates are float64, NaN where there is no number. SourceFailed names the file, and
-        where it is bad the row group and the row.
+        where it is bad the row group and the row. Of a `few` what lies behind them is not decoded.
         """
-        return pa.concat_tables(self._read(one, columns) for one in self.stretches(start, stop))
+        stretches = self.stretches(start, stop)
+        return pa.concat_tables(self._read(one, columns, few=few) for one in stretches)
 
     def stretches(self, start: int, stop: int) -> Iterator[Stretch]:
         """Where these rows lie, one file at least; raises SourceFailed."""
@@ -122,12 +124,17 @@ class SourceFiles:
             rows = begins[groups.stop] - begins[one] if groups else 0
             yield Stretch(file, *own, [*groups], begins[one], rows, doubles)
 
-    def _read(self, stretch: Stretch, columns: list[str]) -> pa.Table:
+    def _read(self, stretch: Stretch, columns: list[str], *, few: bool) -> pa.Table:
         file, start, stop, groups, first, rows, _ = stretch
         kinds = dict(self.partitions)
         own = [name for name in columns if name not in kinds]
-        with opened(self.scheme, file) as parquet:
-            table = parquet.read_row_groups(groups, columns=own)
+        with opened(self.scheme, file, whole=not few) as parquet:
+            table = parquet.read_row_groups([] if few else groups, columns=own)
+            if few and groups:
+                rows = stop - first
+                # A batch may end where a row group does.
+                batches = islice(parquet.iter_batches(rows, groups, own), len(groups))
+                table = pa.Table.from_batches(batches, table.schema).slice(0, rows)
         if table.num_rows != rows:
             raise self._failed(file, "it has not as many rows as its footer says")
         table = table.slice(start - first, stop - start)
@@ -201,14 +208,16 @@ def href_of(scheme: Scheme, path: str) -> str:
 
 
 @contextmanager
-def opened(scheme: Scheme, file: SourceFile) -> Iterator[pq.ParquetFile]:
+def opened(scheme: Scheme, file: SourceFile, *, whole: bool = True) -> Iterator[pq.ParquetFile]:
     """Open a file that has to be as it was when it was accepted, until all has been read of it.
 
-    It raises SourceFailed when it has changed, is gone, or cannot be read.
+    Of one that is not read `whole`, only what is read is fetched. It raises SourceFailed when it
+    has changed, is gone, or cannot be read.
     """
     try:
         with _handle(scheme, file) as handle:
-            yield pq.ParquetFile(handle, metadata=_known(scheme, file).footer, pre_buffer=True)
+            footer, buffered = _known(scheme, file).footer, 0 if whole else _READ_BYTES
+            yield pq.ParquetFile(handle, metadata=footer, pre_buffer=whole, buffer_size=buffered)
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(href_of(scheme, file.path), error) from None
 

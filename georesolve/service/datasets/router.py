@@ -4,11 +4,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
 
+import pyarrow as pa
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from georesolve.intake.addresses import is_href
-from georesolve.intake.representations import ARROW, JSON, PARQUET
+from georesolve.intake.representations import ARROW, JSON, PARQUET, shortened, up_to
 from georesolve.service import errors, pools
 from georesolve.service.auth.access import OwnStore, own, part
 from georesolve.service.datasets.library import Library
@@ -26,11 +27,12 @@ from georesolve.service.store.names import Condition
 from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.rows import DatasetRow
 from georesolve.service.store.store import Store
-from georesolve.workers.datasets import read_rows
+from georesolve.service.turns import Turns
+from georesolve.workers.datasets import first_rows
 from georesolve.workers.files import sha256_of
 from georesolve.workers.places import Folder
 from georesolve.workers.result import TableRows
-from georesolve.workers.sources import SourceFiles
+from georesolve.workers.sources import SourceFailed, SourceFiles
 
 router = APIRouter(tags=["datasets"])
 
@@ -152,6 +154,9 @@ class DatasetList(BaseModel):
 
 
 _MOST_ROWS = 100
+_MOST_BYTES = 16 << 20
+_looking = Turns(2)
+"""For first rows, which take Python's lock from the event loop while they become texts."""
 _ROWS = {"example": [{"id": "Frankfurt", "lat": 50.11, "lon": 8.68}]}
 _ETAG = {"ETag": openapi.header("strong: its sha256")}
 _REGISTERED: openapi.Answers = {
@@ -346,7 +351,7 @@ async def download_dataset(
         file = File(opened, found.size, sha256, found, media_type, "data.parquet")
         return await file_response(store.files, file, request)
     except FileNotFoundError:
-        raise errors.NoSuchDataset(f"the dataset {id!r} was removed meanwhile") from None
+        raise _removed(id) from None
 
 
 @router.get(
@@ -363,22 +368,41 @@ async def get_first_rows(
     library: OwnLibrary,
     most: Annotated[int, Query(ge=1, le=_MOST_ROWS, description="so many at most")] = 10,
 ) -> Response:
-    """The first rows of a dataset with all of its columns, to look at."""
+    """The first rows of a dataset with all of its columns, to look at.
+
+    Of a text they have the first 1000 characters. Of a geometry with more than 50 points they say
+    how many it has: `Polygon of 1234 points`.
+    """
     store = library.store
     row = await store.files(library.whole, id)
 
-    def read() -> bytes:
-        names, stop = [*row.dataset.columns], min(most, row.dataset.rows)
-        table = read_rows(row.dataset.file, 0, stop, names)
+    def read() -> bytes | None:
+        rows = map(shortened, first_rows(row.dataset, most))
+        table = pa.Table.from_batches(rows) if row.dataset.rows else pa.table({})
         assert JSON.pieces is not None, "it is no Parquet"
         # Rows as they stand have no geometry that other sets would have to give.
-        return b"".join(JSON.pieces(TableRows(table), lambda role: row.dataset))
+        return up_to(_MOST_BYTES, JSON.pieces(TableRows(table), lambda role: row.dataset))
 
-    if row.dataset.lies_elsewhere:
-        content = await pools.remote(store.owner or "", read)
-    else:
-        content = await pools.disk(read)
+    try:
+        if row.dataset.lies_elsewhere:
+            content = await pools.remote(store.owner or "", read)
+        else:
+            async with _looking.place(store.owner or ""):
+                content = await pools.disk(read)
+    except SourceFailed as failed:
+        raise errors.InvalidInput(str(failed)) from None
+    except FileNotFoundError:
+        raise _removed(id) from None
+    if content is None:
+        raise errors.ResultTooLarge(
+            f"as JSON the rows take more than {_MOST_BYTES} bytes: ask for fewer than {most} with "
+            f"most, or take /datasets/{row.id}/data.parquet"
+        )
     return Response(content, media_type="application/json")
+
+
+def _removed(id: str) -> errors.Problem:
+    return errors.NoSuchDataset(f"the dataset {id!r} was removed meanwhile")
 
 
 @router.delete("/datasets/{id}", summary="Remove a dataset", status_code=204)
