@@ -260,8 +260,8 @@ def test_the_command_asks_a_service(service, paths, tmp_path):
 
 
 def test_of_too_many_none_are_drawn(tmp_path):
-    for points, shown in ((2 << 20, None), (2, 1)):
-        line = shapely.LineString(np.arange(2.0 * points).reshape(-1, 2) / points)
+    for n, shown in ((2 << 20, None), (2, 1)):
+        line = shapely.LineString(np.arange(2.0 * n).reshape(-1, 2) / n)
         table = pa.table({"geometry": [shapely.to_wkb(line)], "lat": [0.0], "lon": [0.0]})
         made = store_points(table, tmp_path / "a.parquet")
         made = replace(made, outlines=Outlines("geometry", Edging(), 1))
