@@ -9,8 +9,8 @@ from georesolve.client import Client
 CSV = b"id,lat,lon\na,1,2\nb,3,4\n"
 
 
-def registered(service, name, content=CSV, **query):
-    files = {"file": (name, content, "text/csv")}
+def registered(service, file, content=CSV, **query):
+    files = {"file": (file, content, "text/csv")}
     return service.post("/datasets", files=files, params=query).raise_for_status().json()
 
 
@@ -32,10 +32,25 @@ def test_a_dataset_is_called_as_its_file_and_renamed(service):
     assert service.get(address).json()["name"] == "Cities, 2026"
     listed = {one["id"]: one["name"] for one in service.get("/datasets").json()["datasets"]}
     assert listed[made["id"]] == "Cities, 2026"
+    # Sent again with a name, it is called so; without one, or as a file, it stays.
+    assert registered(service, "copy.csv", content, name="Places")["name"] == "Places"
+    assert registered(service, "copy.csv", content)["name"] == "Places"
+    assert service.get(address).json()["name"] == "Places"
     # It is no address.
     assert service.get("/datasets/Cities, 2026").status_code == 404
     service.delete(address)
     assert service.patch(address, json={"name": "gone"}).status_code == 404
+
+
+def test_a_job_is_called_by_what_its_sets_are_called_now(service):
+    made = registered(service, "old.csv", CSV + b"d,1,9\n")
+    inputs = dict.fromkeys(("observations", "references"), f"dataset:{made['id']}")
+    headers = {"Prefer": "respond-async"}
+    for name in ("old.csv", "new", "newer"):
+        service.patch(f"/datasets/{made['id']}", json={"name": name}).raise_for_status()
+        body = {"inputs": inputs}
+        job = service.post("/processes/nearest/execution", json=body, headers=headers).json()
+        assert job["name"] == f"{name} x {name}, k = 1"
 
 
 def test_a_body_that_is_a_file_says_its_name(service):

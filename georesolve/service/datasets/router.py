@@ -1,6 +1,7 @@
 """`/datasets`: register point sets once, resolve with them often."""
 
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -191,7 +192,7 @@ async def register_dataset(
     (`s3://bucket/folder/*.parquet`). These stay where they are; a job fails if one of them has
     changed since.
 
-    201 and its `Location`; 200 when the same content is registered already.
+    201 and its `Location`; 200 when the same content is registered already, which a `name` renames.
     """
     row, is_new = await _registered(request, library, parameters)
     if not is_new:
@@ -261,7 +262,12 @@ async def _registered(
             )
         ingested = ingested._replace(name=parameters.name or ingested.name)
         admit = quotas.admission(library.store, ingested.size_bytes)
-        return await library.store.files(library.register, ingested, admit)
+        row, is_new = await library.store.files(library.register, ingested, admit)
+        # What a file happens to be called renames nothing.
+        name = parameters.name or row.name or ingested.name
+        if name != row.name:
+            await pools.database(library.store.rename_dataset, row.id, name)
+        return replace(row, name=name), is_new
 
 
 async def _told(

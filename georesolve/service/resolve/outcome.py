@@ -316,13 +316,16 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
     admit = quotas.admission(service.store, size_bytes, quotas.refuse_when_full, refuse_output)
     kept: list[DatasetRow] = []
     try:
+        # What was used a moment ago may be called something else now.
         kept.extend(
-            service.library.keep(one) if isinstance(one, Ingested) else one for one in asked.sets
+            service.library.keep(one) if isinstance(one, Ingested) else service.library.get(one.id)
+            for one in asked.sets
         )
         observations, references = kept
+        named = asked._replace(observations=observations, references=references)
         id = service.store.add_job(
             *(observations, references, options, delivery, repeat, size_bytes, admit),
-            name=title_of(asked),
+            name=title_of(named),
         )
         if id is None:
             raise errors.NoSuchDataset(
