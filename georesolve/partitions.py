@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from georesolve.frames import given
@@ -27,18 +27,19 @@ class References:
     def __init__(self, points: Points) -> None:
         self.points = points
         self._searches: dict[tuple[Device, Earth], Search] = {}
-        self._making = Lock()
+        self._making = RLock()
 
-    def search(self, device: DeviceChoice, earth: Earth) -> Search:
+    def search(self, device: DeviceChoice, asked: Asked) -> Search:
         """The search on the device that this process chooses."""
-        search = Search(self.points, choose_device(device), earth=earth)
-        key = search.device, earth
+        search = Search(self.points, choose_device(device), earth=asked.earth)
+        key = search.device, asked.earth
         with self._making:
-            if key not in self._searches:
+            search = self._searches.setdefault(key, search)
+            search.making = self._making
+            if asked.filters is None:
                 # Now, so that of several threads one builds it.
                 _ = search.index
-                self._searches[key] = search
-            return self._searches[key]
+            return search
 
     def __reduce__(self) -> Any:
         return References, (self.points,)
@@ -129,6 +130,6 @@ def _matched(
             f"observations and {held.points.rows} references: give one collection as both"
         )
     try:
-        return match(observations, first_row, held.search(device, asked.earth), asked)
+        return match(observations, first_row, held.search(device, asked), asked)
     except InvalidInput as error:
         raise InvalidInput(f"in the partition that begins at row {first_row}: {error}") from error

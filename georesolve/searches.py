@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,8 @@ class Search:
         self.references, self.device, self.earth = references, device, earth
         self._keys: dict[Any, Keys] = {}
         self._asking = asking if asking is not None and asking.shapes is not None else None
+        # Of threads that search, one makes what is by group and in time.
+        self.making: AbstractContextManager[Any] = nullcontext()
 
     @cached_property
     def index(self) -> kernels.ReferenceIndex | kernels.ShapeIndex:
@@ -123,14 +126,16 @@ class Search:
             )
         asked: FilterOptions = options.filters
         names = asked.reference_by, asked.reference_time
-        if names not in self._keys:
-            self._keys[names] = Keys(asked, self.references.kept)
-        return self._keys[names]
+        with self.making:
+            if names not in self._keys:
+                self._keys[names] = Keys(asked, self.references.kept)
+            return self._keys[names]
 
     def filtered(self, options: MatchOptions, narrowed: Narrowed | None) -> kernels.FilteredIndex:
         """The index of the references by group and in time."""
         unit = narrowed and narrowed.unit
-        return self.keys(options).index(options.filters, self.references, unit, self.device)
+        with self.making:
+            return self.keys(options).index(options.filters, self.references, unit, self.device)
 
     def within(self, options: MatchOptions, narrowed: Narrowed | None = None) -> Within:
         """What finds pairs: all references within a distance, or the nearest for a summary."""
@@ -174,9 +179,10 @@ class Search:
 
     def _near(self, rows: pa.Table, here: Degrees, first_row: int) -> Iterable[pa.Array]:
         """Where the references of rows are nearest: latitudes and longitudes."""
-        if not isinstance(self.index, kernels.ShapeIndex):
+        if (self._asking or self.references).shapes is None:
             given = self.references.lat_deg, self.references.lon_deg
             return [pa.array(one).take(rows["reference"]) for one in given]
+        assert isinstance(self.index, kernels.ShapeIndex), "there are shapes"
         return nearest_of(self.index, rows, here, first_row)
 
     def _found(self, batch: Batch, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import georesolve
-from georesolve import commands
+from georesolve import commands, filters, kernels
 from georesolve.filters import nanoseconds
 from tests import oracle
 from tests.kernels.point_sets import sphere
@@ -135,6 +135,26 @@ def test_every_door_gives_the_same_rows(tmp_path):
     assert commands.main(["nearest", *names, "-o", str(csv), *flags]) == 0
     np.testing.assert_array_equal(pa.csv.read_csv(csv)["time_apart"].to_pandas(), 1000 * told)
     assert commands.main(["within", *names, "-d", "90km", "-o", str(csv), *flags]) == 0
+
+
+def test_threads_of_dask_build_one_index(monkeypatch):
+    dd = pytest.importorskip("dask.dataframe")
+    observations, references = tables()
+    built, build = [], filters.build_filtered_index
+    # The real one, and how many rows it was given.
+    monkeypatch.setattr(
+        filters,
+        "build_filtered_index",
+        lambda lat, *given, **options: built.append(lat.size) or build(lat, *given, **options),
+    )
+    monkeypatch.setattr(kernels, "build_index", None)
+    frame = dd.from_pandas(observations, npartitions=8)
+    later = georesolve.nearest(frame, references, by="country", time="t", max_time="1h", near=True)
+    found = later.compute(scheduler="threads", num_workers=8)
+    assert built.count(len(references)) == 1
+    able = same(observations, references, "country")
+    able &= np.abs(apart_of(observations, references)) <= 3600
+    np.testing.assert_array_equal(rows_of(found), expected(observations, references, able))
 
 
 def rows_or_none(found):
