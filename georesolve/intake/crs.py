@@ -1,10 +1,12 @@
 """Coordinates in another CRS as longitudes and latitudes on WGS 84, by PROJ."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import shapely
 
 from georesolve.extras import needed
 from georesolve.intake.columns import Columns
@@ -13,7 +15,7 @@ from georesolve.intake.geometry import is_wgs_84
 from georesolve.workers.numbers import degrees
 
 
-def degrees_from(crs: str, file: str) -> Any:
+def degrees_from(crs: Any, file: str) -> Any:
     """What transforms to longitude and latitude on WGS 84; None where they are that."""
     pyproj = needed("pyproj", "gis", "another CRS")
     try:
@@ -23,9 +25,23 @@ def degrees_from(crs: str, file: str) -> Any:
         return pyproj.Transformer.from_crs(found, "OGC:CRS84", always_xy=True)
     except pyproj.exceptions.ProjError:
         raise InvalidOption(
-            f"{file}: PROJ knows no way from the CRS {crs[:80]!r} to degrees: name one such as "
-            "EPSG:25832"
+            f"{file}: PROJ knows no way from the CRS {str(crs)[:80]!r} to degrees: name one such "
+            "as EPSG:25832"
         ) from None
+
+
+def in_degrees(
+    batches: Iterator[pa.RecordBatch], column: str, transformer: Any
+) -> Iterator[pa.RecordBatch]:
+    """The same batches with a column of WKB on WGS 84; who reads it tells of what is no WKB."""
+    for batch in batches:
+        with suppress(shapely.errors.GEOSException):
+            place = batch.schema.get_field_index(column)
+            shapes = shapely.from_wkb(batch[column].to_numpy(zero_copy_only=False))
+            moved = shapely.transform(shapes, transformer.transform, interleaved=False)
+            wkb = pa.array(shapely.to_wkb(moved), batch[column].type)
+            batch = batch.set_column(place, batch.schema.field(place), wkb)
+        yield batch
 
 
 def add_degrees(

@@ -73,7 +73,6 @@ def geometry_of(
         return None
     if column not in schema.names:
         raise _error(file, column, "there is no such column")
-    check_crs(about, column, file)
     kinds = set(about.get("geometry_types", ()))
     if not kinds <= _POINT_TYPES and not takes_shapes:
         raise _error(
@@ -82,30 +81,34 @@ def geometry_of(
     return Geometry(column, f"{column}_lat", f"{column}_lon")
 
 
-def check_crs(about: dict[str, Any], column: str, file: str) -> None:
-    """Refuse a geometry column that GeoParquet says is not in WGS 84; raises InvalidInput."""
+def crs_of(told: dict[str, Any], named: str | None, field: pa.Field, file: str) -> Any:
+    """The CRS of a geometry column that is not on WGS 84: what GeoParquet says, else the one named.
+
+    None where it is on WGS 84. It raises InvalidInput where it is unknown, or the column no WKB.
+    """
     # GeoParquet 1.1: no crs means longitude and latitude on WGS 84, null means that none is known.
-    if "crs" not in about:
-        return
-    crs = about["crs"]
-    if crs is None:
-        raise _error(
-            file,
-            column,
-            "its CRS is unknown (null): declare it, in GeoPandas with set_crs(4326) for longitude "
-            "and latitude on WGS 84",
+    crs = told.get("crs", "OGC:CRS84")
+    if crs is None and (crs := named) is None:
+        detail = (
+            "its CRS is unknown (null): name it with the option crs, or declare it, in GeoPandas "
+            "with set_crs(4326) for longitude and latitude on WGS 84"
         )
-    if is_wgs_84(crs):
-        return
-    code = _code(crs)
-    name = crs.get("name", "without a name") if isinstance(crs, dict) else str(crs)[:80]
-    known = f" ({code[0]}:{code[1]})" if code[0] else ""
-    raise _error(
-        file,
-        column,
-        f"its CRS is {name}{known}, not WGS 84: transform it first, in GeoPandas with "
-        "to_crs(4326); read are EPSG:4326, OGC:CRS84, OGC:CRS84h and EPSG:4979",
-    )
+        raise _error(file, field.name, detail)
+    if is_wgs_84(crs) or crs == "OGC:CRS84":
+        return None
+    if not _is_wkb(field.type):
+        detail = (
+            f"it holds {field.type} in another CRS than WGS 84: write it as WKB, or transform it "
+            "first, in GeoPandas with to_crs(4326)"
+        )
+        raise _error(file, field.name, detail)
+    authority, code = _code(crs)
+    return f"{authority}:{code}" if authority else crs
+
+
+def _is_wkb(type: pa.DataType) -> bool:
+    is_one = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
+    return any(one(type) for one in is_one)
 
 
 def is_wgs_84(crs: Any) -> bool:

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from georesolve.extras import needed
 from georesolve.intake.columns import Reading
-from georesolve.intake.crs import degrees_from
+from georesolve.intake.crs import degrees_from, in_degrees
 from georesolve.intake.errors import InvalidInput, InvalidOption, UnsupportedFormat
 from georesolve.intake.sources import BATCH_ROWS, SHAPEFILE, Source, Table
 
@@ -143,14 +143,5 @@ def _layer(source: Source, path: str) -> str:
 def _batches(
     opened: ExitStack, reader: pa.RecordBatchReader, column: str, transformer: Any
 ) -> Iterator[pa.RecordBatch]:
-    import shapely
-
     with opened:
-        for batch in reader:
-            if transformer is not None:
-                place = batch.schema.get_field_index(column)
-                shapes = shapely.from_wkb(batch[column].to_numpy(zero_copy_only=False))
-                moved = shapely.transform(shapes, transformer.transform, interleaved=False)
-                wkb = pa.array(shapely.to_wkb(moved), batch[column].type)
-                batch = batch.set_column(place, batch.schema.field(place), wkb)
-            yield batch
+        yield from reader if transformer is None else in_degrees(reader, column, transformer)

@@ -19,7 +19,7 @@ from georesolve.intake.errors import InvalidInput, TooLarge
 from georesolve.intake.geoarrow import as_wkb, native_kind, said_of
 from georesolve.intake.geometry import (
     add_coordinates,
-    check_crs,
+    crs_of,
     geometries_of,
     geometry_of,
     told_of,
@@ -70,17 +70,24 @@ class PointTable:
             takes = reading.takes_shapes
             geometry = geometry_of(schema, reading.geometry, file, takes_shapes=takes)
             if geometry is not None:
+                field = schema.field(geometry.column)
+                told = told_of(schema, geometry.column) or said_of(field)
+                kind = native_kind(field, told.get("encoding")) if takes else None
+                if kind:
+                    told = said_of(field) | told
+                    self._batches = as_wkb(self._batches, geometry.column, kind, file)
+                    field = pa.field(geometry.column, pa.binary())
+                    schema = schema.set(schema.get_field_index(geometry.column), field)
+                if (crs := crs_of(told, reading.crs, field, file)) is not None:
+                    from georesolve.intake.crs import degrees_from, in_degrees
+
+                    if (transformer := degrees_from(crs, file)) is not None:
+                        self._batches = in_degrees(self._batches, geometry.column, transformer)
+                if crs is not None or told.get("crs", "") is None:
+                    self.geometries.get(geometry.column, {}).pop("crs", None)
                 if takes:
                     from georesolve.intake.shapes import ShapeReader
 
-                    told = told_of(schema, geometry.column)
-                    field = schema.field(geometry.column)
-                    if kind := native_kind(field, told.get("encoding")):
-                        told = said_of(field) | told
-                        check_crs(told, geometry.column, file)
-                        self._batches = as_wkb(self._batches, geometry.column, kind, file)
-                        at = schema.get_field_index(geometry.column)
-                        schema = schema.set(at, pa.field(geometry.column, pa.binary()))
                     self.shapes = ShapeReader(told, reading, geometry.column, file)
                     if kind or reading.edges or reading.densify_m:
                         # Read of a dataset, they are to be the same.

@@ -433,15 +433,39 @@ LINE = shapely.LineString([(0, 0), (1, 1)])
 
 
 @pytest.mark.parametrize(
+    ("said", "named"),
+    [(MERCATOR, None), (MERCATOR, "EPSG:25832"), (None, "EPSG:3857"), (ETRS89, None), (None, 4326)],
+)
+def test_geoparquet_in_another_crs_is_transformed(tmp_path, said, named):
+    """By what the file says; by the CRS that is named where it says that none is known."""
+    degrees = np.array([[8.5, 50.25], [-60.0, -33.0], [179.5, 70.0]])
+    if "3857" in f"{said}{named}":
+        # The formulas of Web Mercator.
+        radians = np.radians(degrees)
+        y = np.log(np.tan(np.pi / 4 + radians[:, 1] / 2))
+        given = 6378137 * np.stack([radians[:, 0], y], axis=1)
+    else:
+        given = degrees
+    for shapes, takes in ((shapely.points(given), False), ([shapely.LineString(given)], True)):
+        content = geoparquet(wkb(shapes), {"encoding": "WKB", "crs": said})
+        crs = f"EPSG:{named}" if isinstance(named, int) else named
+        lat, lon, table, _ = stored(tmp_path, content, "parquet", crs=crs, takes_shapes=takes)
+        found = shapely.get_coordinates(shapely.from_wkb(table["place"].to_pylist()))
+        np.testing.assert_allclose(found, degrees, atol=1e-9)
+        first = np.array([lon, lat]).T
+        np.testing.assert_allclose(first, degrees[: len(first)], atol=1e-9)
+        assert "crs" not in json.loads(table.schema.metadata[b"geo"])["columns"]["place"]
+
+
+@pytest.mark.parametrize(
     ("content", "format", "message"),
     [
         (
-            geoparquet(wkb(POINTS), {"crs": MERCATOR}),
+            geoparquet(geoarrow([False] * 3), {"encoding": "point", "crs": MERCATOR}),
             "parquet",
-            r"Pseudo-Mercator \(EPSG:3857\), not WGS 84",
+            "in another CRS than WGS 84: write it as WKB",
         ),
-        (geoparquet(wkb(POINTS), {"crs": ETRS89}), "parquet", r"\(EPSG:4258\).*EPSG:4326.*CRS84"),
-        (geoparquet(wkb(POINTS), {"crs": None}), "parquet", "CRS is unknown"),
+        (geoparquet(wkb(POINTS), {"crs": None}), "parquet", "CRS is unknown.*the option crs"),
         (geoparquet(wkb([LINE]), {"geometry_types": ["LineString"]}), "parquet", "only points"),
         (geoparquet(wkb([*POINTS, LINE]), {}), "parquet", "row 3 holds a LineString"),
         (geoparquet(pa.array([b"nonsense"]), {}), "parquet", "not WKB"),

@@ -192,3 +192,15 @@ def test_what_is_refused(service, files):
         assert words in refused.json()["detail"]
     refused = service.post("/datasets", files=sent, data={"layer": "a"})
     assert "it has no layers" in refused.json()["detail"]
+
+
+def test_geoparquet_of_any_crs_is_registered(service):
+    for crs in (25832, 3857):
+        sink = io.BytesIO()
+        frame(LAT, LON, crs).to_parquet(sink)
+        made = service.post("/datasets", files={"file": ("utm.parquet", sink.getvalue())})
+        made = made.raise_for_status().json()
+        rows = service.get(f"/datasets/{made['id']}/rows", params={"most": 60}).json()
+        np.testing.assert_allclose([row["geometry_lat"] for row in rows], LAT, atol=1e-9)
+        np.testing.assert_allclose([row["geometry_lon"] for row in rows], LON, atol=1e-9)
+        service.delete(f"/datasets/{made['id']}")
