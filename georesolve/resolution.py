@@ -36,7 +36,7 @@ def nearest(
     max_distance_m: float | None = None,
     exclude_self: bool = False,
     near: bool = False,
-    earth: Earth = "sphere",
+    earth: Earth | None = None,
     how: str = "left",
     columns: Sequence[str] | Literal["*"] | None = None,
     summary: Mapping[str, Any] | None = None,
@@ -70,7 +70,8 @@ def nearest(
     earth
         ``sphere``: metres are those of great circles on a sphere of radius 6 371 008.8 m, and the
         nearest is the nearest by them. ``wgs84``: those of geodesics on the ellipsoid of WGS 84,
-        within 1 um, and so is the nearest; for points. An `Index` says itself which it is for.
+        within 1 um, and so is the nearest; for points. None is the sphere, or what an `Index` is
+        for; another one beside that is refused.
     how
         ``left``: a row for every observation; ``inner``: for matched ones only.
     columns
@@ -134,14 +135,14 @@ def nearest(
         max_distance_m=max_distance_m,
         exclude_self=exclude_self,
         near=near,
-        earth=earth,
+        earth="sphere" if earth is None else earth,
         how=how,
         columns=() if columns is None else columns,
         summary=summary,
         **options,
     )
     with compiling():
-        return _resolved(observations, references, asked, first_row, device, progress)
+        return _resolved(observations, references, asked, earth, first_row, device, progress)
 
 
 def within(
@@ -152,7 +153,7 @@ def within(
     exclude_self: bool = False,
     once: bool = False,
     near: bool = False,
-    earth: Earth = "sphere",
+    earth: Earth | None = None,
     how: str = "inner",
     columns: Sequence[str] | Literal["*"] | None = None,
     summary: Mapping[str, Any] | None = None,
@@ -206,7 +207,7 @@ def within(
         exclude_self=exclude_self,
         once=once,
         near=near,
-        earth=earth,
+        earth="sphere" if earth is None else earth,
         how=how,
         columns=() if columns is None else columns,
         summary=summary,
@@ -214,13 +215,14 @@ def within(
         **options,
     )
     with compiling():
-        return _resolved(observations, references, asked, first_row, device, progress)
+        return _resolved(observations, references, asked, earth, first_row, device, progress)
 
 
 def _resolved(
     observations: Any,
     references: Any,
     asked: Options | WithinOptions,
+    earth: Earth | None,
     first_row: int | None,
     device: DeviceChoice,
     progress: Progress | None,
@@ -238,10 +240,10 @@ def _resolved(
                     f"{name} says how references are read, and an Index has read its own: give "
                     f"Index({name.removeprefix(prefix)}={value!r}) instead"
                 )
-        if asked.earth not in ("sphere", references.search.earth):
+        if earth not in (None, references.search.earth):
             raise InvalidOption(
-                f"earth is {asked.earth!r}, but the Index is of {references.search.earth!r}: give "
-                f"Index(earth={asked.earth!r}) instead"
+                f"earth is {earth!r}, but the Index is of {references.search.earth!r}: leave it "
+                f"out, or give Index(earth={earth!r}) instead"
             )
         asked = replace(asked, earth=references.search.earth)
     if is_collection(observations):
@@ -310,6 +312,8 @@ def _references(
     kept = asked.kept("references")
     needed = points.columns if kept is None else with_id(points, tuple(kept))
     is_same = references is observations and {*needed} <= {*points.kept.column_names}
+    # Points read of them have no edges.
+    is_same &= (asked.edges or asked.densify_m) is None
     reading = asked.reading("references")
     theirs = asked.reading("observations")._replace(prefix="", takes_shapes=True)
     if is_same and reading._replace(prefix="") == theirs:

@@ -33,6 +33,12 @@ class Findings(NamedTuple):
 
     def refuse(self, points: PointSet, reading: Reading, file: str) -> None:
         """Refuse a table for what all of its rows showed; `points` counted them."""
+        is_of_shapes = reading.takes_shapes and (reading.edges or reading.densify_m) is not None
+        if is_of_shapes and points.outlines is None and points.rows:
+            raise InvalidOption(
+                f"{file}: edges and densify_m are for lines and polygons, and it has points alone: "
+                "leave them out"
+            )
         if reading.coordinates == "check":
             self._refuse_implausible(reading, file)
         are_swapped = self.evidence.may_be_swapped

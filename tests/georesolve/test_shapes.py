@@ -391,4 +391,10 @@ def test_lines_and_polygons_are_refused_on_the_ellipsoid():
     index = georesolve.Index(points)
     with pytest.raises(ValueError, match="but the Index is of 'sphere'"):
         index.nearest(points, earth="wgs84")
-    assert len(georesolve.Index(points, earth="wgs84").within(points, 0)) == 1
+    index = georesolve.Index(points, earth="wgs84")
+    assert len(index.within(points, 0)) == len(index.within(points, 0, earth="wgs84")) == 1
+    with pytest.raises(ValueError, match="earth is 'sphere', but the Index is of 'wgs84'"):
+        index.nearest(points, earth="sphere")
+    for option in ({"edges": "planar"}, {"densify_m": 3}):
+        with pytest.raises(ValueError, match="edges and densify_m are for lines and polygons"):
+            georesolve.nearest(points, points, **option)

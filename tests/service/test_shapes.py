@@ -91,7 +91,7 @@ def test_the_bytes_are_those_of_files_by_every_door(service, paths, asked):
     assert at_once.content == wanted, at_once.text
     in_form = service.post("/resolve", files=sent, data=form, headers=ASYNC)
     reading = {name: options[name] for name in ("edges",) if name in options}
-    sets = [register(service, path, **reading) for path in paths]
+    sets = [register(service, paths[0]), register(service, paths[1], **reading)]
     assert (sets[0]["geometry"], sets[1]["geometry"]) == (None, "geometry")
     inputs = {"observations": {"dataset": sets[0]["id"]}, "references": f"dataset:{sets[1]['id']}"}
     inputs |= {name: one for name, one in options.items() if name != "edges"}
@@ -248,6 +248,15 @@ def test_what_is_refused(service, paths):
     assert refused.json()["detail"].startswith(
         "/edges: a dataset keeps what it was registered with"
     )
+    for said in ({"crs": "EPSG:3857"}, {"layer": "a"}, {"lat": "y"}, {"observation_id": "id"}):
+        refused = service.post("/nearest", json={**both, **said})
+        [name] = said
+        assert refused.json()["errors"][0]["pointer"] == f"/{name}"
+    points_alone = dict.fromkeys(sent, paths[0].read_bytes())
+    for option in ("edges=planar", "densify_m=2"):
+        refused = service.post(f"/resolve?{option}", files=points_alone)
+        assert refused.status_code == 400
+        assert "edges and densify_m are for lines and polygons" in refused.json()["detail"]
     refused = service.post("/resolve?edges=flat", files=sent)
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (400, "/query/edges")
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
-from georesolve.intake.columns import PREFIXES, OnInvalid, Role
+from georesolve.intake.columns import NAMED, PREFIXES, OnInvalid, Role
 from georesolve.intake.plausibility import check_match
 from georesolve.service import errors, pools
 from georesolve.service.receiving.ingest import Folder, Ingested
@@ -154,8 +154,12 @@ async def _made(
     if isinstance(source, int):
         return source
     if isinstance(source, DatasetReference):
-        of_shapes = ("edges", "densify_m") if role == "references" else ()
-        for name in (*of_shapes, *(f"{PREFIXES[role]}{name}" for name in ("layer", "crs"))):
+        names = [f"{PREFIXES[role]}{name}" for name in NAMED]
+        names += ["edges", "densify_m"] if role == "references" else []
+        if isinstance(inputs.observations, DatasetReference) and role == "references":
+            # They would be of both sets, and neither is read.
+            names += NAMED
+        for name in names:
             if getattr(inputs, name) is not None:
                 pointer = inputs.pointer(name)
                 detail = "a dataset keeps what it was registered with: register it so instead"
