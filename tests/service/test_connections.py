@@ -76,6 +76,32 @@ def test_connections_go_to_the_fronts_that_have_fewest():
     assert asyncio.run(dealt()) == [10, 10, 10]
 
 
+def test_all_that_wait_are_taken_in_a_few_turns_of_the_event_loop():
+    """A turn takes long while others are answered; one by one, the last waited for all of them."""
+
+    async def turns():
+        with socket.create_server(("127.0.0.1", 0), backlog=64) as listening, ExitStack() as stack:
+            for _ in range(64):
+                stack.enter_context(socket.create_connection(listening.getsockname()))
+            front, made, turns = Acceptor([listening], [0], 0), [], 0
+
+            class Taken(asyncio.Protocol):
+                def connection_made(self, transport):
+                    made.append(transport)
+
+            front.start(Taken)
+            while len(made) < 64:
+                turns += 1
+                await asyncio.sleep(0)
+            front.stop()
+            await asyncio.sleep(0)
+            for transport in made:
+                transport.close()
+        return turns
+
+    assert asyncio.run(turns()) < 16
+
+
 def head(*lines, start="GET /livez"):
     return "\r\n".join([f"{start} HTTP/1.1", "Host: localhost", *lines, "", ""]).encode()
 

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import resource
 import socket
+import sys
 from collections.abc import Callable, MutableSequence
 from functools import partial
 from http import HTTPStatus
@@ -38,7 +39,7 @@ _EXHAUSTED_SECONDS = 1.0
 
 
 class Acceptor:
-    """Takes connections one at a time, unless other fronts have fewer and come first.
+    """Takes connections, as long as no other front has fewer, and leaves others some time first.
 
     The kernel wakes all fronts, and the first would take whatever waits: of 64 connections one of
     four had 30. `counts` are those of all fronts, in shared memory.
@@ -51,6 +52,9 @@ class Acceptor:
         self._counts = counts
         self._own = own
         self._taking: list[asyncio.Task[None]] = []
+        self._opening: set[asyncio.Task[None]] = set()
+        self.most = sys.maxsize
+        """Connections up to which they are taken at once."""
 
     def start(self, protocol: Callable[[], asyncio.Protocol]) -> None:
         """Take connections from now on, in the event loop that runs."""
@@ -73,26 +77,38 @@ class Acceptor:
             await _readable(listening)
             if self._counts[self._own] > min(self._counts):
                 await asyncio.sleep(_YIELD_SECONDS)
-            try:
-                connection, _ = listening.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                # Another front was first, or the client has gone.
-                continue
-            except OSError as error:
-                logger.error("no connection can be accepted: %s", error)
-                await asyncio.sleep(_EXHAUSTED_SECONDS)
-                continue
-            connection.setblocking(False)
-            # At once, and not when the connection is made: until then others come.
-            self._counts[self._own] += 1
-            try:
-                loop = asyncio.get_running_loop()
-                await loop.connect_accepted_socket(protocol, connection)
-            except OSError:
-                logger.info("a client had gone before its connection was open")
-            except Exception:
-                # The others are taken all the same.
-                logger.exception("a connection was not opened")
+            # All that wait, in one turn of the event loop. One a turn, the last of 64 waited while
+            # each of those before it was answered again and again.
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                    # Another front was first, or the client has gone.
+                    break
+                except OSError as error:
+                    logger.error("no connection can be accepted: %s", error)
+                    await asyncio.sleep(_EXHAUSTED_SECONDS)
+                    break
+                connection.setblocking(False)
+                # At once, and not when the connection is made: until then others come.
+                self._counts[self._own] += 1
+                opening = asyncio.create_task(_open(connection, protocol))
+                self._opening.add(opening)
+                opening.add_done_callback(self._opening.discard)
+                # Where there are as many as may be, those that have come are heard first: who has
+                # sent nothing yet makes room.
+                if self._counts[self._own] >= min(self.most, min(self._counts) + 1):
+                    break
+
+
+async def _open(connection: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
+    try:
+        await asyncio.get_running_loop().connect_accepted_socket(protocol, connection)
+    except OSError:
+        logger.info("a client had gone before its connection was open")
+    except Exception:
+        # The others are taken all the same.
+        logger.exception("a connection was not opened")
 
 
 async def _readable(listening: socket.socket) -> None:
@@ -111,7 +127,7 @@ class Connections:
     def __init__(self, settings: Settings, acceptor: Acceptor) -> None:
         self.acceptor, self.settings = acceptor, settings
         # Each may have a file open, too, and the other half is for jobs and the database.
-        self.most = min(settings.connections, _descriptors() // 4)
+        self.most = acceptor.most = min(settings.connections, _descriptors() // 4)
         # Those without a request that is being answered; which waits longest for its client, first.
         self.waiting: dict[Connection, None] = {}
         # What uvicorn makes a connection with.
