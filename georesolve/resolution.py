@@ -91,8 +91,8 @@ def nearest(
     **options
         Further ones, see `georesolve.options.Options`: `by`, `time` and `max_time`,
         `time_direction`, `allow_exact`, `rank_by` for matches by group and in time;
-        `observation_columns`, `algorithm`, `lat`, `lon`, `geometry`, `id`, `layer` (each also for
-        one table alone, as in `observation_lat`), `on_invalid`, `coordinates`, `edges`,
+        `observation_columns`, `algorithm`, `lat`, `lon`, `geometry`, `id`, `layer`, `crs` (each
+        also for one table alone, as in `observation_lat`), `on_invalid`, `coordinates`, `edges`,
         `densify_m`.
 
     Returns
@@ -332,8 +332,9 @@ class Index:
         A table of points, as for `nearest`. All of its columns are kept, in memory.
     lat, lon, geometry, id
         Names of columns; None where they are to be recognised.
-    layer
-        Name of the layer of a file that has several.
+    layer, crs
+        Name of the layer of a file that has several, and the CRS of coordinates that do not say
+        theirs; None for degrees.
     on_invalid, coordinates, edges, densify_m
         As for `nearest`.
     earth
@@ -359,6 +360,7 @@ class Index:
         geometry: str | None = None,
         id: str | None = None,
         layer: str | None = None,
+        crs: str | None = None,
         on_invalid: str = "error",
         coordinates: str = "check",
         edges: Edges | None = None,
@@ -374,6 +376,7 @@ class Index:
             reference_geometry=geometry,
             reference_id=id,
             reference_layer=layer,
+            reference_crs=crs,
             on_invalid=on_invalid,  # type: ignore[arg-type]
             coordinates=coordinates,  # type: ignore[arg-type]
             edges=edges,

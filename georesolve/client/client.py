@@ -193,16 +193,18 @@ class AsyncClient:
         Parameters
         ----------
         data
-            A path to a file (Parquet, Arrow, CSV or GeoJSON), which is streamed; the address of
+            A path to a file (Parquet, Arrow, CSV, GeoJSON, GeoPackage, FlatGeobuf or a zipped
+            shapefile), which is streamed; the address of
             Parquet files that the service may read (``s3://bucket/day=*/``); a table of pandas,
             GeoPandas, pyarrow or polars, or whatever has `__arrow_c_stream__`; a pair of arrays,
             latitudes and longitudes in degrees; or a list of records.
         name
             What ``dataset:<name>`` stands for from now on, in place of what it stood for before.
         columns
-            Names of the columns `lat`, `lon`, `geometry` and `id`; `on_invalid="null"` keeps rows
-            without valid coordinates; `coordinates="trust"` takes the numbers for degrees,
-            whatever they look like.
+            Names of the columns `lat`, `lon`, `geometry` and `id`, and of the `layer` of a file
+            that has several; the `crs` of coordinates that do not say theirs; `on_invalid="null"`
+            keeps rows without valid coordinates; `coordinates="trust"` takes numbers for degrees,
+            whatever they look like; `edges` and `densify_m` say how lines and polygons run.
 
         Raises
         ------
@@ -252,8 +254,8 @@ class AsyncClient:
             Each as for `register`, or a registered dataset (or the text `dataset:<id>`).
         options
             `k`, `max_distance_m`, `exclude_self`, `near`, `earth`, `how`, `columns`,
-            `observation_columns` and `algorithm`, names of columns, and how to read them: see the
-            match options of the service.
+            `observation_columns`, `summary` and `algorithm`, and what `register` takes, also for
+            one set alone, as in `observation_crs`: see the match options of the service.
 
         Returns
         -------

@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -232,10 +232,10 @@ def _list(given: str) -> tuple[str, ...]:
 
 def _length(given: str) -> str | float:
     """A length of time with its unit, or a number for times that are numbers."""
-    try:
-        return int(given)
-    except ValueError:
-        return given
+    for number in (int, float):
+        with suppress(ValueError):
+            return number(given)
+    return given
 
 
 def _options(given: argparse.Namespace) -> "Options":

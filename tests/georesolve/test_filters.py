@@ -137,6 +137,16 @@ def test_every_door_gives_the_same_rows(tmp_path):
     assert commands.main(["within", *names, "-d", "90km", "-o", str(csv), *flags]) == 0
 
 
+def test_a_number_of_the_command_is_for_times_that_are_numbers(tmp_path):
+    table = pa.table({"lat": [0.0] * 4, "lon": [0.0] * 4, "t": [0, 1, 2, 3]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    csv = tmp_path / "m.csv"
+    for given, rows in (("1.5", 10), ("2", 14), ("0", 4)):
+        line = ["within", *[str(tmp_path / "a.parquet")] * 2, "-d", "1m", "-o", str(csv), "--quiet"]
+        assert commands.main([*line, "--time", "t", "--max-time", given]) == 0
+        assert pa.csv.read_csv(csv).num_rows == rows
+
+
 def test_threads_of_dask_build_one_index(monkeypatch):
     dd = pytest.importorskip("dask.dataframe")
     observations, references = tables()

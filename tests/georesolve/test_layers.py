@@ -110,6 +110,9 @@ def test_columns_name_their_crs(tmp_path):
     found = georesolve.nearest(table, REFERENCES, **own)
     assert found["reference"].equals(expected["reference"])
     np.testing.assert_allclose(found["distance_m"], expected["distance_m"], atol=1e-6)
+    index = georesolve.Index(table, crs="EPSG:3857", lat="y", lon="x")
+    same = index.nearest(OBSERVATIONS.slice(0, 40))
+    np.testing.assert_allclose(same["distance_m"], 0, atol=1e-6)
     carried = georesolve.nearest(table, REFERENCES, **own, observation_columns="*")
     # What the table has keeps its name.
     assert carried["observation_lon"].to_pylist() == moved["name"].tolist()
