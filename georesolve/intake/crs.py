@@ -22,6 +22,11 @@ def degrees_from(crs: Any, file: str) -> Any:
         found = pyproj.CRS.from_user_input(crs)
         if is_wgs_84(found.to_json_dict()):
             return None
+        if not (found.is_geographic or found.is_projected):
+            raise InvalidOption(
+                f"{file}: the CRS {found.name[:80]!r} has no longitudes and latitudes, nor a plane "
+                "for them: name one such as EPSG:25832"
+            )
         return pyproj.Transformer.from_crs(found, "OGC:CRS84", always_xy=True)
     except pyproj.exceptions.ProjError:
         raise InvalidOption(

@@ -123,7 +123,8 @@ def told_of(schema: pa.Schema, column: str) -> dict[str, Any]:
 
 
 def _code(crs: Any) -> tuple[str | None, str]:
-    id = crs.get("id", {}) if isinstance(crs, dict) else {}
+    id = crs.get("id") if isinstance(crs, dict) else None
+    id = id if isinstance(id, dict) else {}
     return id.get("authority"), str(id.get("code"))
 
 

@@ -35,7 +35,7 @@ _RATES: dict[Device, _Rates] = {
     "cuda": _Rates(job=0.05, build=1e-9, read=2e-9, write=12e-9),
 }
 _FIRST_SECONDS = 0.8
-"""What the first job of a worker takes longer, which loads all that it needs: on two cores."""
+"""What the first job of a worker takes longer, which loads all that it needs: at pace 1."""
 _COORDINATES_BYTES = 16
 """Of a row of a dataset: latitude and longitude."""
 _DISTANCE_BYTES = 8
@@ -244,6 +244,6 @@ def estimate(
         column_memory=capacity.column_memory,
         devices=capacity.workers,
         seconds=seconds * capacity.pace,
-        seconds_cold=seconds * capacity.pace + _FIRST_SECONDS,
+        seconds_cold=(seconds + _FIRST_SECONDS) * capacity.pace,
         seconds_warm=(seconds - _RATES[device].build * rows[1]) * capacity.pace,
     )

@@ -18,7 +18,7 @@ import shapely
 from georesolve.intake import readers
 from georesolve.intake.canonical import decode
 from georesolve.intake.columns import Reading
-from georesolve.intake.errors import InvalidInput, UnsupportedFormat
+from georesolve.intake.errors import InvalidInput, Refused, UnsupportedFormat
 from georesolve.intake.points import Bounds
 from georesolve.intake.sources import HEAD_BYTES, Source, format_of, input_format
 
@@ -466,6 +466,9 @@ def test_geoparquet_in_another_crs_is_transformed(tmp_path, said, named):
             "in another CRS than WGS 84: write it as WKB",
         ),
         (geoparquet(wkb(POINTS), {"crs": None}), "parquet", "CRS is unknown.*the option crs"),
+        (geoparquet(wkb(POINTS), {"crs": "EPSG:4978"}), "parquet", "no longitudes and latitudes"),
+        (geoparquet(wkb(POINTS), {"crs": "EPSG:5773"}), "parquet", "no longitudes and latitudes"),
+        (geoparquet(wkb(POINTS), {"crs": {"id": [5]}}), "parquet", "PROJ knows no way"),
         (geoparquet(wkb([LINE]), {"geometry_types": ["LineString"]}), "parquet", "only points"),
         (geoparquet(wkb([*POINTS, LINE]), {}), "parquet", "row 3 holds a LineString"),
         (geoparquet(pa.array([b"nonsense"]), {}), "parquet", "not WKB"),
@@ -492,7 +495,7 @@ def test_geoparquet_in_another_crs_is_transformed(tmp_path, said, named):
     ],
 )
 def test_what_is_no_points_in_degrees_is_refused(tmp_path, content, format, message):
-    with pytest.raises(InvalidInput, match=message):
+    with pytest.raises(Refused, match=message):
         stored(tmp_path, content, format)
 
 
