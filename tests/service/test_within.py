@@ -105,7 +105,11 @@ def test_a_set_against_itself(service, ids):
         ({"question": "within", "distance_m": "wide"}, "there is no column 'wide'"),
         (
             {"question": "within", "distance_m": 5, "summary": "n"},
-            "/query/summary: Value error, Expecting value",
+            "/query/summary: Value error, EOF while parsing a value",
+        ),
+        (
+            {"question": "within", "distance_m": 5, "summary": "[" * 5000},
+            "/query/summary: Value error, recursion limit exceeded",
         ),
         ({"question": "within", "distance_m": 5, "summary": '{"size": ["most"]}'}, "sum, mean"),
         (

@@ -4,7 +4,6 @@ Schemas, the form and the descriptions of the processes follow from `MatchInputs
 options are from `MatchOptions`.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
@@ -21,7 +20,7 @@ from pydantic import (
     WithJsonSchema,
     create_model,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails, PydanticCustomError, from_json
 
 from georesolve.intake.addresses import LONGEST, is_href
 from georesolve.intake.columns import (
@@ -250,7 +249,7 @@ _Columns = Annotated[
 _Summary = Annotated[
     dict[ColumnName, Literal[True] | list[str]],
     # In a form or a query it is a text.
-    BeforeValidator(lambda given: json.loads(given) if isinstance(given, str) else given),
+    BeforeValidator(lambda given: from_json(given) if isinstance(given, str) else given),
 ]
 M = TypeVar("M", bound=BaseModel)
 
