@@ -73,6 +73,8 @@ def test_what_shows_only_when_a_worker_reads_it_is_told_of(service, data_dir, re
         file.seek(4)
         file.write(b"\xff" * 200)
     body = {"observations": {"dataset": id}, "references": {"lat": [1, 2], "lon": [3, 4]}}
+    rows = service.get(f"/datasets/{id}/rows")
+    assert (rows.status_code, id in rows.json()["detail"]) == (409, True)
     answer = run_nearest(service, body, {"Prefer": prefer})
     if answer.status_code == 201:
         job = answer.headers["location"]

@@ -357,7 +357,7 @@ async def download_dataset(
         file = File(opened, found.size, sha256, found, media_type, "data.parquet")
         return await file_response(store.files, file, request)
     except FileNotFoundError:
-        raise _removed(id) from None
+        raise errors.NoSuchDataset(f"the dataset {id!r} was removed meanwhile") from None
 
 
 @router.get(
@@ -396,19 +396,17 @@ async def get_first_rows(
             async with _looking.place(store.owner or ""):
                 content = await pools.disk(read)
     except SourceFailed as failed:
-        raise errors.InvalidInput(str(failed)) from None
-    except FileNotFoundError:
-        raise _removed(id) from None
+        raise errors.DatasetDamaged(str(failed)) from None
+    except (OSError, pa.ArrowException):
+        # It may be damaged, or was removed: then that is what the client is told.
+        await store.files(library.whole, row.id, every_byte=True)
+        raise
     if content is None:
         raise errors.ResultTooLarge(
             f"as JSON the rows take more than {_MOST_BYTES} bytes: ask for fewer than {most} with "
             f"most, or take /datasets/{row.id}/data.parquet"
         )
     return Response(content, media_type="application/json")
-
-
-def _removed(id: str) -> errors.Problem:
-    return errors.NoSuchDataset(f"the dataset {id!r} was removed meanwhile")
 
 
 @router.delete("/datasets/{id}", summary="Remove a dataset", status_code=204)
