@@ -431,11 +431,8 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
             chunk = Chunk(start, min(start + step, observations.rows))
             table = read_rows(observations.file, *chunk, names)
             lat_deg, lon_deg = (table[name].to_numpy() for name in names[:2])
-            batch = Batch.of(lat_deg, lon_deg, start, table, options)
-            if options.filters is not None:
-                narrowed = search.keys(options).narrowed(options.filters, table)
-                batch = batch._replace(narrowed=narrowed)
-            yield chunk, batch
+            keys = None if options.filters is None else search.keys(options)
+            yield chunk, Batch.of(lat_deg, lon_deg, start, table, options, keys)
             if progress is not None:
                 progress(chunk.stop, observations.rows)
 

@@ -2,19 +2,27 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 
-from georesolve.filters import Direction, FilteredOptions, FilterOptions, RankBy, nanoseconds
 from georesolve.intake.columns import EVERY, Edges, OnInvalid, Reading, Role, Trust, reading_for
 from georesolve.intake.errors import InvalidOption, meant
 from georesolve.kernels import ALGORITHMS, MAX_K, Earth
 from georesolve.kernels.ways import Algorithm
 from georesolve.workers.datasets import PointSet
-from georesolve.workers.jobs import How, MatchOptions, Question
+from georesolve.workers.filters import nanoseconds, told_length
+from georesolve.workers.jobs import (
+    Direction,
+    FilterOptions,
+    How,
+    MatchOptions,
+    Question,
+    RankBy,
+    about,
+)
 from georesolve.workers.summaries import KINDS
 
 _METRES = "a finite number of metres, 0 or more"
@@ -54,15 +62,35 @@ class _Shared:
     edges: Edges | None = None
     densify_m: float | None = None
     summary: Any = None
-    by: Any = None
-    observation_by: Any = None
-    reference_by: Any = None
-    time: str | None = None
-    observation_time: str | None = None
-    reference_time: str | None = None
-    max_time: Any = None
-    time_direction: Direction = "nearest"
-    allow_exact: bool = True
+    by: Any = field(
+        default=None,
+        metadata=about("only references with equal values in these columns of both sets match"),
+    )
+    observation_by: Any = field(default=None, metadata=about("`by` of the observations alone"))
+    reference_by: Any = field(default=None, metadata=about("`by` of the references alone"))
+    time: str | None = field(
+        default=None,
+        metadata=about("the column of times of both sets, for the options that follow"),
+    )
+    observation_time: str | None = field(
+        default=None, metadata=about("`time` of the observations alone")
+    )
+    reference_time: str | None = field(
+        default=None, metadata=about("`time` of the references alone")
+    )
+    max_time: Any = field(
+        default=None,
+        metadata=about(
+            "references farther apart in time do not match; `15min`, or a number for such times"
+        ),
+    )
+    time_direction: Direction = field(
+        default="nearest",
+        metadata=about("backward: references not later than the observation; forward: not earlier"),
+    )
+    allow_exact: bool = field(
+        default=True, metadata=about("whether a reference of the very time matches")
+    )
 
     question: ClassVar[Question] = "nearest"
 
@@ -115,13 +143,24 @@ class _Shared:
             reference_by=theirs,
             observation_time=own_time,
             reference_time=their_time,
-            max_time=self.max_time,
+            max_time=told_length(self.max_time),
             time_direction=self.time_direction,
             allow_exact=bool(self.allow_exact),
             rank_by=getattr(self, "rank_by", "distance"),
         )
 
     def _check_filters(self) -> None:
+        given = self.max_time
+        if given is not None:
+            length = nanoseconds(given)
+            is_number = isinstance(given, Real) and not isinstance(given, bool)
+            if not (length is not None and length >= 0) and not (
+                is_number and 0 <= given < math.inf
+            ):
+                raise InvalidOption(
+                    "max_time must be a length of time such as '15min', '2h' or '90s' (d, h, min, "
+                    f"s, ms, us, ns), a timedelta, or a number, 0 or more, got {given!r}"
+                )
         filters = self.filters or FilterOptions()
         own, theirs = filters.observation_by, filters.reference_by
         if len(own) != len(theirs):
@@ -139,24 +178,13 @@ class _Shared:
         if filters.observation_time is None:
             if any(restricts) or by_time:
                 raise InvalidOption(
-                    "max_time, time_direction, allow_exact and rank_by='time' are for times: give "
-                    "time, the name of their column"
+                    "time must name the column of times: max_time, time_direction, allow_exact "
+                    "and rank_by='time' are for times"
                 )
         elif not (any(restricts) or by_time):
             raise InvalidOption(
                 "time restricts nothing so: give max_time, time_direction or rank_by='time'"
             )
-        given = self.max_time
-        if given is not None:
-            length = nanoseconds(given)
-            is_number = isinstance(given, Real) and not isinstance(given, bool)
-            if not (length is not None and length >= 0) and not (
-                is_number and 0 <= given < math.inf
-            ):
-                raise InvalidOption(
-                    "max_time must be a length of time such as '15min', '2h' or '90s' (d, h, min, "
-                    f"s, ms, us, ns), a timedelta, or a number, 0 or more, got {given!r}"
-                )
         if self.filters is not None and self.summed() == "observations":
             raise InvalidOption(
                 "summary_by='reference' knows no groups and times: leave by and time out"
@@ -200,8 +228,6 @@ class _Shared:
         for name, one in (("columns", references), ("observation_columns", observations)):
             if given[name] == EVERY:
                 given[name] = tuple(one.columns)
-        if self.filters is not None:
-            return FilteredOptions(**given, filters=self.filters)
         return MatchOptions(**given)
 
     def kept(self, role: Role) -> list[str] | None:
@@ -307,7 +333,9 @@ class Options(_Shared):
 
     k: int = 1
     max_distance_m: float | None = None
-    rank_by: RankBy = "distance"
+    rank_by: RankBy = field(
+        default="distance", metadata=about("time: the least time apart comes first")
+    )
 
     def __post_init__(self) -> None:
         # True is a whole number to Python, and to nobody else; those of numpy are numbers, too.
@@ -414,6 +442,8 @@ def _are_metres(given: Any) -> bool:
         return False
 
 
+FILTERS = {one.name: one for one in fields(Options) if one.metadata}
+"""The options by group and in time, as `MatchOptions` has others."""
 _CHOICES = {
     "earth": get_args(Earth),
     "algorithm": ALGORITHMS,

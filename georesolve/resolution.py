@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.compilation import compiling
-from georesolve.filters import FilteredOptions, FilterOptions
 from georesolve.frames import given
 from georesolve.intake.columns import PREFIXES, Edges
 from georesolve.intake.errors import InvalidInput, InvalidOption
@@ -25,7 +24,7 @@ from georesolve.partitions import is_collection, matched_later
 from georesolve.searches import Progress, Search
 from georesolve.workers.files import complete
 from georesolve.workers.gpus import DeviceChoice, choose_device
-from georesolve.workers.jobs import MatchOptions, with_id
+from georesolve.workers.jobs import FilterOptions, MatchOptions, with_id
 
 
 def nearest(
@@ -388,8 +387,8 @@ class Index:
         points = given(references, "references").points(options.reading("references"), None)
         self.search = Search(points, choose_device(device), earth=earth)
         if by is not None or time is not None:
-            filters = (options.filters or FilterOptions())._replace(reference_time=time)
-            self.search.filtered(FilteredOptions(filters=filters), None)
+            filters = replace(options.filters or FilterOptions(), reference_time=time)
+            self.search.filtered(MatchOptions(filters=filters), None)
 
     def __len__(self) -> int:
         return self.search.references.rows

@@ -13,21 +13,21 @@ import pyarrow.parquet as pq
 
 from georesolve import kernels
 from georesolve.extras import needed
-from georesolve.filters import FilterOptions, Keys, Narrowed
-from georesolve.intake.errors import InvalidOption
+from georesolve.intake.plausibility import refuse_filters
 from georesolve.intake.points import Points, write_points
 from georesolve.kernels.devices import Device
 from georesolve.kernels.query import Degrees
 from georesolve.workers.evidence import valid_rows
+from georesolve.workers.filters import Keys, Narrowed
 from georesolve.workers.frames import backend_on
 from georesolve.workers.gpus import count_gpus
 from georesolve.workers.index_files import map_index, write_index
-from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.jobs import FilterOptions, Job, MatchOptions
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import answered, matches, nearest_of, with_carried, with_near
 from georesolve.workers.plan import Chunk
 from georesolve.workers.rates import rows_a_second
-from georesolve.workers.within import MADE_PAIRS, Batch, Within, WithinShapes, filtered_status
+from georesolve.workers.within import MADE_PAIRS, Batch, Within, WithinShapes
 
 Progress = Callable[[int, int], None]
 """Called with the number of observations that are resolved, and of all."""
@@ -42,9 +42,6 @@ _CLUSTER_SECONDS = 30.0
 
 def deserves_all_gpus(n_observations: int, n_references: int, options: MatchOptions) -> bool:
     """Whether a search is worth a cluster of all GPUs, where there are several."""
-    if options.filters is not None:
-        # Jobs of a cluster know no groups yet.
-        return False
     rate = rows_a_second(n_references, options, "cuda")
     return n_observations > _CLUSTER_SECONDS * rate and count_gpus() > 1
 
@@ -64,6 +61,7 @@ class Search:
     ) -> None:
         self.references, self.device, self.earth = references, device, earth
         self._keys: dict[Any, Keys] = {}
+        self._filtered: dict[Any, kernels.FilteredIndex] = {}
         self._asking = asking if asking is not None and asking.shapes is not None else None
         # Of threads that search, one makes what is by group and in time.
         self.making: AbstractContextManager[Any] = nullcontext()
@@ -103,9 +101,9 @@ class Search:
         narrowed: Narrowed | None = None,
     ) -> kernels.Answer:
         """What the kernels find for observations on the device, `first_row` the first of them."""
-        filters = None if narrowed is None else narrowed.on_device(self.device)
+        index: Any = self.index if narrowed is None else self.filtered(options, narrowed)
         return kernels.nearest(
-            self.index if narrowed is None else self.filtered(options, narrowed),
+            index,
             lat_deg,
             lon_deg,
             k=options.k,
@@ -113,29 +111,31 @@ class Search:
             exclude_self=options.exclude_self,
             first_row=first_row,
             algorithm=options.algorithm,
-            filters=filters,
+            filters=narrowed and narrowed.on(index),
         )
 
     def keys(self, options: MatchOptions) -> Keys:
         """The groups and times of the references, as options name them."""
-        if self.references.shapes is not None:
-            raise InvalidOption("by and time are for points: leave them out for lines and polygons")
-        if self.earth != "sphere":
-            raise InvalidOption(
-                f"by and time are searched on the sphere alone: leave out earth={self.earth!r}"
-            )
-        asked: FilterOptions = options.filters
+        references, asked = self.references, options.filters or FilterOptions()
+        refuse_filters(self.earth, are_shapes=references.shapes is not None)
         names = asked.reference_by, asked.reference_time
         with self.making:
             if names not in self._keys:
-                self._keys[names] = Keys(asked, self.references.kept)
+                valid = valid_rows(references.lat_deg, references.lon_deg)
+                self._keys[names] = Keys(asked, references.kept, valid)
             return self._keys[names]
 
     def filtered(self, options: MatchOptions, narrowed: Narrowed | None) -> kernels.FilteredIndex:
         """The index of the references by group and in time."""
-        unit = narrowed and narrowed.unit
+        keys, asked = self.keys(options), options.filters or FilterOptions()
+        unit = keys.unit if narrowed is None else narrowed.unit
+        # By its names alone: another window finds the same, if not as fast.
+        key = asked.reference_by, asked.reference_time, unit
         with self.making:
-            return self.keys(options).index(options.filters, self.references, unit, self.device)
+            if key not in self._filtered:
+                degrees = Degrees(*self.on_device(self.references.lat_deg, self.references.lon_deg))
+                self._filtered[key] = keys.index(asked, degrees, unit, self.device)
+            return self._filtered[key]
 
     def within(self, options: MatchOptions, narrowed: Narrowed | None = None) -> Within:
         """What finds pairs: all references within a distance, or the nearest for a summary."""
@@ -169,8 +169,6 @@ class Search:
     def found(self, batch: Batch, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:
         """The rows of a result for some observations, and how many there are by status."""
         rows, counts = self._found(batch, options)
-        if batch.narrowed is not None and "reference" in rows.column_names:
-            rows = self.keys(options).with_apart(rows, batch.narrowed, batch.first_row)
         if options.near:
             here = Degrees(batch.lat_deg, batch.lon_deg)
             there = self._near(rows, here, batch.first_row)
@@ -194,11 +192,7 @@ class Search:
         answer = self.answer(*self.on_device(lat_deg, lon_deg), first_row, options, narrowed)
         on_host = kernels.Answer(*map(backend_on(self.device).to_host, answer))
         found = answered(on_host, valid, n_valid, options)
-        if narrowed is not None:
-            status = found["status"].reshape(-1, options.k)
-            index = self.filtered(options, narrowed)
-            found["status"] = filtered_status(status, index, batch, options).reshape(-1)
-        return matches(options.k, chunk, found)
+        return matches(options.k, chunk, found, narrowed)
 
     def carry(
         self, rows: pa.Table, observations: pa.Table, first_row: int, options: MatchOptions
@@ -218,10 +212,8 @@ class Search:
         """The result for observations in memory, which calls the first of them `first_row`."""
         carried = observations.kept.select(options.of_observations(observations))
         degrees = observations.lat_deg, observations.lon_deg
-        everything = Batch.of(*degrees, first_row, observations.kept, options)
-        if options.filters is not None:
-            narrowed = self.keys(options).narrowed(options.filters, observations.kept)
-            everything = everything._replace(narrowed=narrowed)
+        keys = None if options.filters is None else self.keys(options)
+        everything = Batch.of(*degrees, first_row, observations.kept, options, keys)
         step = RESULT_ROWS // options.k
         tables = []
         # No observations are one empty batch: their result has columns, too.

@@ -7,11 +7,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from georesolve.workers.refusals import InvalidInput as InvalidInput
+from georesolve.workers.refusals import InvalidOption as InvalidOption
 from georesolve.workers.refusals import Refused as Refused
-
-
-class InvalidOption(Refused, ValueError):
-    """An option does not fit the tables that it came with."""
 
 
 class TooLarge(Refused, ValueError):

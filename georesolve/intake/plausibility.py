@@ -5,7 +5,7 @@ it is within 90 degrees of Greenwich: two sets together may.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from georesolve.intake.columns import Columns, OnInvalid, Reading, listed
@@ -197,11 +197,16 @@ def check_match(
         )
     refuse_invalid(observations, "observations", on_invalid)
     refuse_invalid(references, "references", on_invalid)
-    if options.earth != "sphere" and any(
+    are_shapes = any(
         getattr(one, name, None) is not None
         for one in (observations, references)
         for name in ("shapes", "outlines")
-    ):
+    )
+    if options.filters is not None:
+        refuse_filters(options.earth, are_shapes=are_shapes)
+        _check_columns(observations, options.filters.of_observations, "by and time", pointer)
+        _check_columns(references, options.filters.of_references, "by and time", pointer)
+    if options.earth != "sphere" and are_shapes:
         raise InvalidOption(
             f"earth={options.earth!r} is for points, but one set has lines or polygons, to which "
             "distances are measured on a sphere alone: leave it out",
@@ -229,8 +234,18 @@ def check_match(
     _check_columns(observations, named, "observation_columns", pointer)
 
 
+def refuse_filters(earth: str, *, are_shapes: bool) -> None:
+    """Refuse references that are not searched by group and in time."""
+    if are_shapes:
+        raise InvalidOption("by and time are for points: leave them out for lines and polygons")
+    if earth != "sphere":
+        raise InvalidOption(
+            f"by and time are searched on the sphere alone: leave out earth={earth!r}"
+        )
+
+
 def _check_columns(
-    dataset: PointSet, names: tuple[str, ...], option: str, pointer: Callable[[str], str]
+    dataset: PointSet, names: Sequence[str], option: str, pointer: Callable[[str], str]
 ) -> None:
     for name in names:
         if name not in dataset.columns:

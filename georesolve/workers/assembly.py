@@ -16,7 +16,6 @@ from georesolve.workers.evidence import Evidence
 from georesolve.workers.footers import Growing, Movable
 from georesolve.workers.jobs import Job
 from georesolve.workers.manifest import Manifest, write_manifest
-from georesolve.workers.matches import STATUSES
 from georesolve.workers.parts import Part, part_name
 from georesolve.workers.places import named
 from georesolve.workers.plan import Chunk, chunks_of_pairs, is_edge, rows_a_group
@@ -92,7 +91,7 @@ class Assembly:
                 "allowed: ask for a shorter distance, or for a summary"
             )
         job = replace(job, counted=([0, *(chunk.stop for chunk in done)], before))
-        counts = {name: sum(one[name] for one in each) for name in STATUSES}
+        counts = {name: sum(one[name] for one in each) for name in each[0]}
         return job, chunks_of_pairs(job, device), counts
 
     def finish(self, counts: dict[str, int]) -> Manifest:
@@ -123,7 +122,8 @@ class Assembly:
             with job.place.open(self._done[chunk][0].name) as file:
                 tables.append(opened(file).read())
         table = pa.concat_tables(tables)
-        counts = {name: sum(self._counts[one][name] for one in run) for name in STATUSES}
+        each = [self._counts[one] for one in run]
+        counts = {name: sum(one[name] for one in each) for name in each[0]}
         whole = Chunk(run[0].start, run[-1].stop)
         # By the rows of the first column: observations, or references that are summed for.
         of = np.arange(*whole) if job.options.has_pairs else table.column(0).to_numpy()

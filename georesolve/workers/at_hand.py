@@ -6,6 +6,7 @@ The bytes of an answer are those of a job, whatever device that has. Nothing is 
 import logging
 import threading
 import time
+from collections.abc import Hashable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -21,13 +22,14 @@ from georesolve.kernels.ways import Algorithm
 from georesolve.workers.carried import carried
 from georesolve.workers.datasets import ROW_GROUP, Dataset, InMemory, read_rows
 from georesolve.workers.evidence import valid_rows
+from georesolve.workers.filters import check_filters
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
 from georesolve.workers.matches import answered, matches
 from georesolve.workers.memory import set_memory
-from georesolve.workers.pairs import batch_of, within_of
+from georesolve.workers.pairs import batch_of, of_none, within_of
 from georesolve.workers.plan import Chunk, rows_a_group
 from georesolve.workers.rates import QUICKLY_INDEXED, rows_a_second
-from georesolve.workers.references import forget_all, is_resident, load_all, pieces, resident_index
+from georesolve.workers.references import forget_all, is_resident, load_all, pieces
 from georesolve.workers.rehearsal import spiral_set
 from georesolve.workers.result import (
     Rows,
@@ -37,7 +39,7 @@ from georesolve.workers.result import (
     provenance,
     write_rows,
 )
-from georesolve.workers.search import search
+from georesolve.workers.search import load, search
 from georesolve.workers.sources import SourceFiles
 
 logger = logging.getLogger(__name__)
@@ -115,8 +117,9 @@ def is_quick(observations: Dataset, references: Dataset, options: MatchOptions) 
     return (
         not options.of_pairs
         and references.outlines is None
-        # It may have to be compiled first.
+        # They may have to be compiled first.
         and options.earth == "sphere"
+        and options.filters is None
         and isinstance(observations.file, InMemory)
         and observations.rows * options.k <= _QUICK_ROWS
         and observations.rows <= _QUICK_SECONDS * rate
@@ -135,7 +138,10 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
         # Where not all pieces have room, they would push each other out for ever.
         raise NotAtHand(f"{references.rows} references are searched piece by piece")
     columns = options.needed_of_references(references)
-    is_there = is_resident(references, columns, options.earth)
+    how: Hashable = options.earth
+    if options.filters is not None:
+        how = check_filters(job.observations, references, options).how
+    is_there = is_resident(references, columns, how)
     if references.as_points > QUICKLY_INDEXED and not is_there:
         # One set at a time: each takes memory and all cores.
         if _warming.acquire(blocking=False):
@@ -143,11 +149,12 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
         raise NotResident(f"the {references.rows} references are being read and indexed")
     start = time.perf_counter()
     lat_deg, lon_deg = _degrees(job.observations)
+    chunk = Chunk(0, job.observations.rows)
+    narrowed = batch_of(job, chunk)[0].narrowed if options.filters else None
     read = time.perf_counter()
     if job.observations.outlines is None:
-        resident_index(references, (0, references.rows), job.indexes, earth=options.earth)
+        load(job, narrowed)
     loaded = time.perf_counter()
-    chunk = Chunk(0, job.observations.rows)
     most_threads = allowed.threads
     seconds = lat_deg.size / rows_a_second(references.as_points, options, "cpu")
     try:
@@ -156,10 +163,11 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
         if options.of_pairs:
             rows, counts = _of_pairs(job, chunk, most_steps)
         else:
-            answer = search(references, lat_deg, lon_deg, options, most_steps=most_steps)
+            asked = references, lat_deg, lon_deg, options, 0, most_steps, narrowed
+            answer = search(*asked)
             valid = _valid(job.observations, lat_deg, lon_deg)
             found = answered(answer, valid, references.valid_rows, options)
-            rows, counts = matches(options.k, chunk, found)
+            rows, counts = matches(options.k, chunk, found, narrowed)
     except StepsSpent:
         raise SearchIsHard(
             "so many references are equally far from an observation that the search takes more "
@@ -204,7 +212,7 @@ def _valid(observations: Dataset, lat_deg: np.ndarray, lon_deg: np.ndarray) -> n
 
 def _warm_up(job: Job, columns: list[str]) -> None:
     try:
-        load_all(job.references, columns, job.indexes, job.options.earth)
+        load_all(job.references, columns, job.indexes, job.options.earth, of_none(job))
     except Exception:
         # A job that needs them tells of it; they may have been removed meanwhile.
         logger.warning("%d references cannot be loaded", job.references.rows, exc_info=True)

@@ -1,8 +1,8 @@
 """What a job is to the workers: two datasets, the match options and a folder of its own."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, TypeVar
 
 from georesolve.kernels import MAX_K, Earth
 from georesolve.kernels.ways import Algorithm
@@ -19,14 +19,41 @@ CANCELLED = "cancelled"
 """A file that exists once a job is cancelled."""
 How = Literal["left", "inner"]
 Question = Literal["nearest", "within"]
+Direction = Literal["nearest", "backward", "forward"]
+RankBy = Literal["distance", "time"]
 
 
 class CarriedTooLong(ValueError):
     """The columns that a result would carry take too much memory."""
 
 
-def _about(description: str, **more: Any) -> dict[str, Any]:
+def about(description: str, **more: Any) -> dict[str, Any]:
+    """What an option means, and what it may be, as metadata of its field."""
     return {"description": description, **more}
+
+
+@dataclass(frozen=True)
+class FilterOptions:
+    """By which columns of each set, and how, references are left out or ranked."""
+
+    observation_by: tuple[str, ...] = ()
+    reference_by: tuple[str, ...] = ()
+    observation_time: str | None = None
+    reference_time: str | None = None
+    max_time: str | int | None = None
+    time_direction: Direction = "nearest"
+    allow_exact: bool = True
+    rank_by: RankBy = "distance"
+
+    @property
+    def of_observations(self) -> list[str]:
+        """The columns of the observations that are needed."""
+        return [*self.observation_by, *filter(None, [self.observation_time])]
+
+    @property
+    def of_references(self) -> list[str]:
+        """Likewise of the references."""
+        return [*self.reference_by, *filter(None, [self.reference_time])]
 
 
 @dataclass(frozen=True)
@@ -37,63 +64,61 @@ class MatchOptions:
     parameters follows from that. `of` is the question that has it, where the other has not.
     """
 
-    filters: ClassVar[Any] = None
-    """By group and in time, where options have that: see `georesolve.filters.FilteredOptions`."""
-
     question: Question = field(
-        default="nearest", metadata=_about("within: all references within `distance_m`, not k")
+        default="nearest", metadata=about("within: all references within `distance_m`, not k")
     )
     k: int = field(
         default=1,
-        metadata=_about("neighbours an observation, nearest first", of="nearest", ge=1, le=MAX_K),
+        metadata=about("neighbours an observation, nearest first", of="nearest", ge=1, le=MAX_K),
     )
     max_distance_m: float | None = field(
         default=None,
-        metadata=_about(
+        metadata=about(
             "farther references do not match; inclusive", of="nearest", ge=0, allow_inf_nan=False
         ),
     )
     distance_m: float | str | None = field(
         default=None,
-        metadata=_about("metres, inclusive, or the observations' column of them", of="within"),
+        metadata=about("metres, inclusive, or the observations' column of them", of="within"),
     )
     exclude_self: bool = field(
         default=False,
-        metadata=_about("no reference of the observation's own row: a set against itself"),
+        metadata=about("no reference of the observation's own row: a set against itself"),
     )
     once: bool = field(
-        default=False, metadata=_about("of a set against itself each pair once", of="within")
+        default=False, metadata=about("of a set against itself each pair once", of="within")
     )
     summary: dict[str, tuple[str, ...]] | None = field(
         default=None,
-        metadata=_about(
+        metadata=about(
             "a row an observation: how many references match it, and sum, mean, min or max of "
             "columns of them; a JSON object"
         ),
     )
     summary_by: Literal["observation", "reference"] = field(
         default="observation",
-        metadata=_about("reference: a row a reference, of its observations", of="within"),
+        metadata=about("reference: a row a reference, of its observations", of="within"),
     )
     near: bool = field(
         default=False,
-        metadata=_about("also where the reference lies, and the bearing to it, in degrees"),
+        metadata=about("also where the reference lies, and the bearing to it, in degrees"),
     )
     earth: Earth = field(
         default="sphere",
-        metadata=_about("what metres are measured on: a sphere, or the ellipsoid of WGS 84"),
+        metadata=about("what metres are measured on: a sphere, or the ellipsoid of WGS 84"),
     )
-    algorithm: Algorithm = field(default="auto", metadata=_about("how to search; same answer"))
+    algorithm: Algorithm = field(default="auto", metadata=about("how to search; same answer"))
     how: How = field(
         default="left",
-        metadata=_about("left: all observations; inner: matched ones only, the default of within"),
+        metadata=about("left: all observations; inner: matched ones only, the default of within"),
     )
     columns: tuple[str, ...] = field(
-        default=(), metadata=_about("reference columns to carry into the result; `*` for all")
+        default=(), metadata=about("reference columns to carry into the result; `*` for all")
     )
     observation_columns: tuple[str, ...] = field(
-        default=(), metadata=_about("likewise of the observations")
+        default=(), metadata=about("likewise of the observations")
     )
+    filters: FilterOptions | None = None
 
     def __post_init__(self) -> None:
         # Equal options are the same, whatever numbers they came as: results tell of them. 0 is
@@ -169,14 +194,17 @@ class MatchOptions:
     def told(self) -> dict[str, Any]:
         """What results say of them: not the algorithm, which does not change the answer."""
         left_out = {"algorithm", "question", *(() if self.of_pairs else ("summary",))}
+        if self.filters is None:
+            left_out.add("filters")
         return {
-            name: value
+            name: asdict(value) if name == "filters" else value
             for name, value in vars(self).items()
             if name not in left_out and QUESTION_OF.get(name, self.question) == self.question
         }
 
 
 QUESTION_OF = {one.name: one.metadata["of"] for one in fields(MatchOptions) if "of" in one.metadata}
+QUESTION_OF["rank_by"] = "nearest"
 """Options of one question alone."""
 
 

@@ -1,6 +1,7 @@
 """The rows of a result, as the user sees them: types, statuses, and columns that they carry."""
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,9 @@ from georesolve.kernels.query import Degrees, Earth
 from georesolve.workers.jobs import How, MatchOptions
 from georesolve.workers.plan import Chunk
 
+if TYPE_CHECKING:
+    from georesolve.workers.filters import Narrowed
+
 STATUSES = ("matched", "beyond_max_distance", "invalid_coordinate", "no_reference")
 FILTERED = (*STATUSES, "missing_value", "beyond_limits")
 """Statuses of a result by group and in time."""
@@ -22,13 +26,15 @@ _MATCHED, _BEYOND, _INVALID, _NO_REFERENCE, _MISSING, _BEYOND_LIMITS = range(len
 
 
 def matches(
-    k: int, chunk: Chunk, answer: Mapping[str, np.ndarray]
+    k: int, chunk: Chunk, answer: Mapping[str, np.ndarray], narrowed: "Narrowed | None" = None
 ) -> tuple[pa.Table, dict[str, int]]:
     """What was found for a chunk as rows of a result, and how many there are of each status.
 
     The answer has k rows an observation: see `answered`.
     """
     reference, distance_m, status = (answer[n] for n in ("reference", "distance_m", "status"))
+    if narrowed is not None:
+        status = narrowed.status(status, k, chunk.start)
     # `bincount` would make integers of 64 bits of them first.
     counts = counted(status)
     # A mask that hides nothing would be made into bits, and read again.
@@ -38,7 +44,8 @@ def matches(
     if k > 1:
         ranks = np.arange(1, k + 1, dtype=np.int32)
         columns["rank"] = pa.array(np.tile(ranks, chunk.stop - chunk.start))
-    return pa.table(columns | _found(reference, distance_m, status, unmatched)), counts
+    rows = pa.table(columns | _found(reference, distance_m, status, unmatched))
+    return (rows if narrowed is None else narrowed.with_apart(rows, chunk.start)), counts
 
 
 def _found(

@@ -14,11 +14,17 @@ import pyarrow as pa
 from georesolve.workers.carried import carried
 from georesolve.workers.datasets import read_rows, recut
 from georesolve.workers.evidence import Evidence
+from georesolve.workers.filters import Narrowed, check_filters
 from georesolve.workers.frames import read_points
 from georesolve.workers.jobs import Job
 from georesolve.workers.parts import part_name
 from georesolve.workers.plan import Chunk, cut_by, rows_a_group
-from georesolve.workers.references import resident_column, shape_index, whole_index
+from georesolve.workers.references import (
+    resident_column,
+    resident_keys,
+    shape_index,
+    whole_index,
+)
 from georesolve.workers.result import opened
 from georesolve.workers.search import WrongAnswer, another_search
 from georesolve.workers.within import MADE_PAIRS, Batch, Within, WithinShapes
@@ -32,9 +38,18 @@ def batch_of(job: Job, chunk: Chunk) -> tuple[Batch, Evidence | None]:
     """Some observations of a job, and what they say of files that nobody has looked at before."""
     points, name = job.observations, job.options.distance_m
     degrees, evidence = read_points(points, *chunk)
+    filters, keys = job.options.filters, resident_keys(job.references, job.options.filters)
     names = [name] if isinstance(name, str) else []
+    names = list(dict.fromkeys([*names, *(filters.of_observations if filters else ())]))
     columns = read_rows(points.file, *chunk, names) if names else pa.table({})
-    return Batch.of(*degrees, chunk.start, columns, job.options), evidence
+    return Batch.of(*degrees, chunk.start, columns, job.options, keys), evidence
+
+
+def of_none(job: Job) -> Narrowed | None:
+    """What none of the observations of a job may match, by which its index is known."""
+    if (keys := resident_keys(job.references, job.options.filters)) is None:
+        return None
+    return check_filters(job.observations, job.references, job.options)._replace(keys=keys)
 
 
 def within_of(job: Job, chunk: Chunk) -> Within:
@@ -50,8 +65,8 @@ def within_of(job: Job, chunk: Chunk) -> Within:
 
         index = shape_index(job.observations, *chunk)
         return WithinShapes(*known, index=index, points=points, first_row=chunk.start)
-    copies = options.question == "within"
-    index = whole_index(references, "pairs and summaries", job.indexes, copies, options.earth)
+    how = job.indexes, options.question == "within", options.earth, of_none(job)
+    index = whole_index(references, "pairs and summaries", *how)
     return Within(index, *known)
 
 

@@ -17,9 +17,9 @@ from georesolve import __version__
 from georesolve.kernels.query import is_valid
 from georesolve.workers.carried import Reader, carried, reader
 from georesolve.workers.evidence import Evidence
-from georesolve.workers.frames import backend, read_points
+from georesolve.workers.frames import backend
 from georesolve.workers.jobs import Job
-from georesolve.workers.matches import STATUSES, answered, matches
+from georesolve.workers.matches import FILTERED, STATUSES, answered, matches
 from georesolve.workers.pairs import batch_of, pairs_of, verify_summary, within_of
 from georesolve.workers.parts import (
     Part,
@@ -103,18 +103,19 @@ def resolve(chunk: Chunk, job: Job) -> Told:
     if options.of_pairs:
         return _of_pairs(chunk, job, told)
     with told.stage("read"):
-        (lat_deg, lon_deg), told.evidence = read_points(job.observations, *chunk)
+        (lat_deg, lon_deg, _, _, narrowed), told.evidence = batch_of(job, chunk)
     with told.stage("index"):
-        load(job)
+        load(job, narrowed)
     with told.stage("resolve"):
-        answer = search(job.references, lat_deg, lon_deg, options, chunk.start)
+        asked = job.references, lat_deg, lon_deg, options, chunk.start
+        answer = search(*asked, narrowed=narrowed)
         valid = is_valid(lat_deg, lon_deg)
         found = answered(answer, valid, job.references.valid_rows, options)
         on_host = {name: backend().to_kept(column) for name, column in found.items()}
     with told.stage("verify"):
-        told.verified = verify(job.references, lat_deg, lon_deg, options, chunk.start, answer)
+        told.verified = verify(*asked, answer, narrowed)
     # For all at once: threads that each do a little in Python wait for each other.
-    rows, told.counts = matches(options.k, chunk, on_host)
+    rows, told.counts = matches(options.k, chunk, on_host, narrowed)
     told.tables = [rows]
     return told
 
@@ -127,7 +128,8 @@ def _of_pairs(chunk: Chunk, job: Job, told: Told) -> Told:
             told.tables = [*pairs_of(job, chunk)]
         status = pa.concat_tables([table.select(["status"]) for table in told.tables])["status"]
         found = {one["values"]: one["counts"] for one in status.value_counts().to_pylist()}
-        told.counts = dict.fromkeys(STATUSES, 0) | found
+        told.counts = dict.fromkeys(STATUSES if job.options.filters is None else FILTERED, 0)
+        told.counts |= found
         return told
     with told.stage("read"):
         batch, told.evidence = batch_of(job, chunk)

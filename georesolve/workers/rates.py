@@ -13,7 +13,8 @@ _BRUTE_PAIRS_A_SECOND: dict[Device, float] = {"cpu": 2.5e9, "cuda": 1e12}
 _LISTED = 2.5
 """Times as long as for k = 1 a comparison takes where a list is kept."""
 _CROWDED = 3.0
-"""Times as long as of spread points a walk takes at most, comparisons beyond its own apart."""
+"""Times as long as of spread points a walk takes at most, comparisons beyond its own apart; and
+by group and in time."""
 _LONG_SECONDS = 4.0
 """How long a search takes at least that is worth the look at a sample."""
 _SMALL_SECONDS = 0.05
@@ -54,6 +55,8 @@ def rows_a_second(
     if options.algorithm == "brute":
         return 1 / ((k - 1) / _TREE_ROWS_A_SECOND[device] + max(1, n_references) * pair)
     usual = usually_compared(k)
+    if options.filters is not None:
+        compared = max(compared, _CROWDED * usual)
     crowd = min(max(1.0, compared / usual), _CROWDED)
     return 1 / (crowd * k / _TREE_ROWS_A_SECOND[device] + max(0.0, compared - usual) * pair)
 

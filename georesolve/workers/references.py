@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -14,9 +14,11 @@ import pyarrow as pa
 from georesolve import kernels
 from georesolve.workers import memory
 from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows
+from georesolve.workers.evidence import valid_rows
+from georesolve.workers.filters import Keys, Narrowed
 from georesolve.workers.frames import backend, read_points
 from georesolve.workers.index_files import IndexFolder
-from georesolve.workers.jobs import CarriedTooLong
+from georesolve.workers.jobs import CarriedTooLong, FilterOptions
 from georesolve.workers.refusals import InvalidInput
 from georesolve.workers.shapes import read_shapes
 from georesolve.workers.sources import SourceFiles
@@ -25,8 +27,8 @@ from georesolve.workers.widths import value_bytes
 Piece = tuple[int, int]
 """A range of reference rows, the second not included."""
 
-_Key = tuple[str, Piece | str]
-"""The hash of a set and either a piece, for its index, or the name of a column."""
+_Key = tuple[str, Hashable]
+"""The hash of a set and either a piece and how it is searched, for its index, or a column."""
 
 
 class _Shelf:
@@ -131,17 +133,17 @@ def pieces(references: Dataset) -> list[Piece]:
     ]
 
 
-def _key(references: Dataset, piece: Piece, earth: kernels.Earth) -> _Key:
-    return references.sha256, piece if earth == "sphere" else f"{piece} on {earth}"
+def _key(references: Dataset, piece: Piece, how: Hashable) -> _Key:
+    return references.sha256, (piece, how)
 
 
-def take_piece(references: Dataset, left: list[Piece], earth: kernels.Earth = "sphere") -> Piece:
+def take_piece(references: Dataset, left: list[Piece], how: Hashable = "sphere") -> Piece:
     """Take the next of the pieces that are left to be searched: one that is resident, if any.
 
     So a chunk begins with the pieces that the one before it ended with. In the order of their rows
     each would be let go of just before its turn.
     """
-    piece = next((one for one in left if _key(references, one, earth) in _indexes), left[0])
+    piece = next((one for one in left if _key(references, one, how) in _indexes), left[0])
     left.remove(piece)
     return piece
 
@@ -152,10 +154,12 @@ def resident_index(
     indexes: IndexFolder | None = None,
     copies: bool = False,
     earth: kernels.Earth = "sphere",
+    narrowed: Narrowed | None = None,
 ) -> Any:
     """The index of a piece of a reference set, made from its file on first need.
 
-    It is a `kernels.ReferenceIndex`, or of lines and polygons a `ShapeIndex`. `indexes` is where
+    It is a `kernels.ReferenceIndex`, of lines and polygons a `ShapeIndex`, and where observations
+    are `narrowed` a `FilteredIndex`. `indexes` is where
     the index of all of it is kept in a file, for a CPU and on the sphere, if it is worth one. With
     `copies` it holds all that are equal, as `kernels.within` needs them.
     """
@@ -166,11 +170,13 @@ def resident_index(
         degrees, evidence = read_points(references, *piece)
         if isinstance(references.file, SourceFiles) and evidence is not None:
             references.file.refuse_implausible(evidence, piece[0])
+        if narrowed is not None:
+            return narrowed.built(degrees, backend().device, piece[0])
         return kernels.build_index(*degrees, copies=copies, earth=earth)
 
     def load() -> kernels.ReferenceIndex | kernels.ShapeIndex:
         is_whole = piece == (0, references.rows)
-        if indexes is None or backend().device != "cpu" or not is_whole or earth != "sphere":
+        if indexes is None or backend().device != "cpu" or not is_whole or how != "sphere":
             return build()
         return indexes.index(references.sha256, build)
 
@@ -178,9 +184,10 @@ def resident_index(
         n = references.as_points * (piece[1] - piece[0]) // max(1, references.rows)
         return memory.search_bytes(backend().device, n, 0, 1)
 
-    index = _indexes.get(_key(references, piece, earth), load, needed_bytes)
+    how = earth if narrowed is None else narrowed.how
+    index = _indexes.get(_key(references, piece, how), load, needed_bytes)
     if copies and not index.whole:
-        key = references.sha256, f"{piece} on {earth} with copies"
+        key = _key(references, piece, (earth, "with copies"))
         index = _indexes.get(key, partial(build, copies=True), needed_bytes)
     return index
 
@@ -202,6 +209,7 @@ def whole_index(
     indexes: IndexFolder | None = None,
     copies: bool = False,
     earth: kernels.Earth = "sphere",
+    narrowed: Narrowed | None = None,
 ) -> Any:
     """The index of all of a reference set, as `what` needs it; raises InvalidInput."""
     if len(pieces(references)) > 1:
@@ -209,7 +217,7 @@ def whole_index(
             f"references: {references.rows} are more than a worker searches at once, as {what} "
             "need: give workers more memory, or split the references"
         )
-    return resident_index(references, (0, references.rows), indexes, copies, earth)
+    return resident_index(references, (0, references.rows), indexes, copies, earth, narrowed)
 
 
 class ResidentColumn(NamedTuple):
@@ -251,11 +259,29 @@ def resident_column(references: Dataset, name: str) -> ResidentColumn:
     return column
 
 
-def is_resident(
-    references: Dataset, columns: Iterable[str], earth: kernels.Earth = "sphere"
-) -> bool:
+def resident_keys(references: Dataset, options: FilterOptions | None) -> Keys | None:
+    """The groups and times of a reference set, by columns that are read on first need."""
+    if options is None:
+        return None
+
+    def load() -> Keys:
+        names = dict.fromkeys(options.of_references)
+        columns = {name: resident_column(references, name).values for name in names}
+        valid = np.ones(references.rows, bool)
+        if references.invalid_rows:
+            axes = read_rows(references.file, 0, references.rows, [references.lat, references.lon])
+            valid = valid_rows(*(axis.to_numpy() for axis in axes.columns))
+        return Keys(options, pa.table(columns), valid)
+
+    by = options.reference_by, options.reference_time
+    # Groups and times of a row, and its time in a finer unit.
+    keys: Keys = _columns.get((references.sha256, by), load, lambda: 24 * references.rows)
+    return keys
+
+
+def is_resident(references: Dataset, columns: Iterable[str], how: Hashable = "sphere") -> bool:
     """Whether all of a reference set that a search needs is there, and some of its columns."""
-    return all(_key(references, piece, earth) in _indexes for piece in pieces(references)) and all(
+    return all(_key(references, piece, how) in _indexes for piece in pieces(references)) and all(
         (references.sha256, name) in _columns for name in columns
     )
 
@@ -265,10 +291,11 @@ def load_all(
     columns: Iterable[str],
     indexes: IndexFolder | None = None,
     earth: kernels.Earth = "sphere",
+    narrowed: Narrowed | None = None,
 ) -> None:
     """Have all of a reference set that a search needs ready, and some of its columns."""
     for piece in pieces(references):
-        resident_index(references, piece, indexes, earth=earth)
+        resident_index(references, piece, indexes, earth=earth, narrowed=narrowed)
     for name in columns:
         resident_column(references, name)
 

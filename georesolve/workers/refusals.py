@@ -34,6 +34,10 @@ class InvalidInput(Refused, ValueError):
     """A table is not what it should be."""
 
 
+class InvalidOption(Refused, ValueError):
+    """An option does not fit the tables that it came with."""
+
+
 class ResultTooLarge(Refused, ValueError):
     """A result would have more bytes than are allowed."""
 

@@ -1,5 +1,6 @@
 """How many references an observation is compared with, by a sample: a search takes as long."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -8,7 +9,9 @@ import pyarrow as pa
 
 from georesolve import kernels
 from georesolve.kernels.comparisons_cpu import comparisons
+from georesolve.kernels.query import Degrees
 from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows
+from georesolve.workers.filters import Keys
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.rates import QUICKLY_INDEXED, shapes_compared, usually_compared
 from georesolve.workers.references import shape_index
@@ -60,14 +63,20 @@ def sampled(observations: Dataset, references: Dataset, options: MatchOptions) -
     if not observations.rows or not references.rows:
         return Sample(0.0, 0, 0, 0)
     index: kernels.ReferenceIndex | kernels.ShapeIndex
-    if references.outlines is None:
+    filters, keys = options.filters, None
+    table = _sampled(observations, options.distance_m, filters.of_observations if filters else ())
+    if filters is not None:
+        there = _sampled(references, None, filters.of_references)
+        keys = Keys(filters, there, np.ones(there.num_rows, bool))
+        unit = keys.narrowed(options, table).unit
+        index = keys.index(filters, Degrees(*_degrees(references)), unit, "cpu")
+    elif references.outlines is None:
         index = kernels.build_index(*_degrees(references), copies=True)
     else:
         few = QUICKLY_INDEXED * references.rows // max(1, references.as_points)
         index = shape_index(references, 0, min(references.rows, ROW_GROUP, max(1, few)))
-    table = _sampled(observations, options.distance_m)
     lat_deg, lon_deg = (table[name].to_numpy() for name in (observations.lat, observations.lon))
-    batch = Batch.of(lat_deg, lon_deg, 0, table, options)
+    batch = Batch.of(lat_deg, lon_deg, 0, table, options, keys)
     # Rows of a sample are others than those of the set: each has itself beside it.
     apart = replace(options, exclude_self=False, once=False)
     each = Within(index, apart, 0, table.column).counts(batch)
@@ -84,11 +93,13 @@ def _degrees(dataset: Dataset) -> list[np.ndarray]:
     return [table[name].to_numpy() for name in (dataset.lat, dataset.lon)]
 
 
-def _sampled(dataset: Dataset, more: float | str | None = None) -> pa.Table:
-    """Coordinates, and another column by its name, of row groups that are spread over a set."""
+def _sampled(
+    dataset: Dataset, distance: float | str | None = None, more: Iterable[str] = ()
+) -> pa.Table:
+    """Coordinates and other columns by their names, of row groups that are spread over a set."""
     starts = range(0, dataset.rows, ROW_GROUP)
     most = _GROUPS_ELSEWHERE if dataset.lies_elsewhere else _GROUPS
-    names = [dataset.lat, dataset.lon, *([more] if isinstance(more, str) else [])]
+    names = [dataset.lat, dataset.lon, *([distance] if isinstance(distance, str) else []), *more]
     columns = list(dict.fromkeys(names))
     return pa.concat_tables(
         read_rows(dataset.file, start, min(start + ROW_GROUP, dataset.rows), columns)

@@ -14,10 +14,12 @@ import dask
 
 from georesolve import kernels
 from georesolve.workers.datasets import Dataset
+from georesolve.workers.filters import Narrowed
 from georesolve.workers.frames import backend
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.plan import way_of
 from georesolve.workers.references import pieces, resident_index, take_piece
+from georesolve.workers.refusals import InvalidInput
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +43,7 @@ def search(
     options: MatchOptions,
     first_row: int = 0,
     most_steps: int | None = None,
+    narrowed: Narrowed | None = None,
 ) -> kernels.Answer:
     """The nearest references of observations, as `kernels.nearest` finds them, on their device.
 
@@ -48,33 +51,29 @@ def search(
     the answer. MemoryError says that memory does not suffice for so many observations, StepsSpent
     that a piece took more than `most_steps`.
     """
-    left = pieces(references)
-    if len(left) == 1:
-        return kernels.nearest(
-            resident_index(references, left[0], earth=options.earth),
-            lat_deg,
-            lon_deg,
-            k=options.k,
-            max_distance_m=options.max_distance_m,
-            exclude_self=options.exclude_self,
-            first_row=first_row,
-            algorithm=options.algorithm,
-            most_steps=most_steps,
+    left, earth = pieces(references), options.earth
+    is_one, how = len(left) == 1, earth if narrowed is None else narrowed.how
+    if narrowed is not None and narrowed.filters.by_time and not is_one:
+        raise InvalidInput(
+            f"references: {references.rows} are more than a worker searches at once, as "
+            "rank_by='time' needs: give workers more memory, or split the references"
         )
     found: kernels.Found | None = None
     while left:
-        start, stop = take_piece(references, left, options.earth)
-        index = resident_index(references, (start, stop), earth=options.earth)
-        part = kernels.find(
-            index,
-            lat_deg,
-            lon_deg,
-            k=options.k,
-            exclude_self=options.exclude_self,
-            first_row=first_row - start,
-            algorithm=options.algorithm,
-            most_steps=most_steps,
-        )
+        start, stop = take_piece(references, left, how)
+        index = resident_index(references, (start, stop), earth=earth, narrowed=narrowed)
+        asked: dict[str, Any] = {
+            "k": options.k,
+            "exclude_self": options.exclude_self,
+            "first_row": first_row - start,
+            "algorithm": options.algorithm,
+            "most_steps": most_steps,
+            "filters": narrowed and narrowed.on(index),
+        }
+        if is_one:
+            limit = options.max_distance_m
+            return kernels.nearest(index, lat_deg, lon_deg, max_distance_m=limit, **asked)
+        part = kernels.find(index, lat_deg, lon_deg, **asked)
         # Merged as they come: no more than two answers are held.
         found = kernels.merge([(part, start)] if found is None else [(found, 0), (part, start)])
     assert found is not None, "there is a piece, if an empty one"
@@ -88,6 +87,7 @@ def verify(
     options: MatchOptions,
     first_row: int,
     answer: kernels.Answer,
+    narrowed: Narrowed | None = None,
 ) -> int:
     """Search some observations from the middle again, by another algorithm; returns how many.
 
@@ -98,9 +98,9 @@ def verify(
         return 0
     middle, took, other = another_search(len(lat_deg), references, options)
     n = int(middle.stop - middle.start)
-    again = search(
-        references, lat_deg[middle], lon_deg[middle], other, first_row + int(middle.start)
-    )
+    narrowed = narrowed and narrowed.rows(middle.start, middle.stop)
+    asked = lat_deg[middle], lon_deg[middle], other, first_row + int(middle.start)
+    again = search(references, *asked, narrowed=narrowed)
     for name, given, found in zip(answer._fields, answer, again, strict=True):
         own, others = (backend().to_host(array) for array in (given[middle], found))
         if own.tobytes() != others.tobytes():
@@ -123,11 +123,11 @@ def another_search(
     return slice(start, start + n), took, other
 
 
-def load(job: Job) -> None:
+def load(job: Job, narrowed: Narrowed | None = None) -> None:
     """Have the reference set of a job ready, or as much of it as is searched at a time."""
     references, earth = job.references, job.options.earth
-    piece = take_piece(references, pieces(references), earth)
-    resident_index(references, piece, job.indexes, earth=earth)
+    piece = take_piece(references, pieces(references), narrowed.how if narrowed else earth)
+    resident_index(references, piece, job.indexes, earth=earth, narrowed=narrowed)
 
 
 @contextmanager

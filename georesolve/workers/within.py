@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from georesolve import kernels
 from georesolve.workers.evidence import valid_rows
+from georesolve.workers.filters import Keys, Narrowed
 from georesolve.workers.frames import backend_on
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.matches import counted, named, of_each, of_filtered, pairs
+from georesolve.workers.matches import counted, named, of_each, pairs
 from georesolve.workers.numbers import distances, summed
 from georesolve.workers.plan import Chunk, cut_by
 from georesolve.workers.refusals import InvalidInput
@@ -31,17 +32,24 @@ class Batch(NamedTuple):
     lon_deg: Any
     first_row: int
     distance_m: float | np.ndarray
-    narrowed: Any = None
-    """What they may match by group and in time, if that is asked: `georesolve.filters.Narrowed`."""
+    narrowed: Narrowed | None = None
+    """What they may match by group and in time, if that is asked."""
 
     @classmethod
     def of(
-        cls, lat_deg: Any, lon_deg: Any, first_row: int, columns: pa.Table, options: MatchOptions
+        cls,
+        lat_deg: Any,
+        lon_deg: Any,
+        first_row: int,
+        columns: pa.Table,
+        options: MatchOptions,
+        keys: Keys | None = None,
     ) -> "Batch":
-        """Observations, of which `columns` has that of the distances if there is one."""
+        """Observations, of which `columns` has those of the distances, groups and times, if any."""
         given = options.distance_m or 0.0
         metres = distances(columns[given], given, first_row) if isinstance(given, str) else given
-        return cls(lat_deg, lon_deg, first_row, metres)
+        narrowed = None if keys is None else keys.narrowed(options, columns)
+        return cls(lat_deg, lon_deg, first_row, metres, narrowed)
 
     def rows(self, start: int, stop: int) -> "Batch":
         """Those from `start` up to, not including, `stop`, counted from the first one here."""
@@ -61,7 +69,7 @@ class Within:
     name. What is found lies on the host; a search of the nearest may take `most_steps`.
     """
 
-    index: kernels.ReferenceIndex | kernels.ShapeIndex
+    index: Any
     options: MatchOptions
     n_valid: int
     column: Callable[[str], pa.ChunkedArray]
@@ -89,7 +97,7 @@ class Within:
         names = ["exclude_self", "algorithm"]
         asked = {"index": self.index, **batch._asdict()}
         narrowed = asked.pop("narrowed")
-        asked["filters"] = narrowed and narrowed.on_device(self.index.device)
+        asked["filters"] = narrowed and narrowed.on(self.index)
         if self.options.question == "within":
             names.append("once")
         else:
@@ -120,13 +128,15 @@ class Within:
         each = self.counts(batch) if found is None else np.diff(found.starts)
         status, counts = of_each(each, valid, self.n_valid, self.options)
         if batch.narrowed is not None:
-            assert isinstance(self.index, kernels.FilteredIndex), "it is searched by group or time"
-            status = filtered_status(status[:, None], self.index, batch, self.options)[:, 0]
+            status = batch.narrowed.status(status, 1, batch.first_row)
             counts = counted(status)
         if found is not None and self.options.has_pairs:
             # An observation without a pair counts once.
             counts["matched"] = found.reference.size
-            return pairs(chunk, found, status, self.options.how), counts
+            rows = pairs(chunk, found, status, self.options.how)
+            if batch.narrowed is not None:
+                rows = batch.narrowed.with_apart(rows, batch.first_row)
+            return rows, counts
         made: dict[str, Any] = {self.options.summary_by: pa.array(np.arange(*chunk))}
         made |= self._summary(batch, each, valid, found)
         return pa.table({**made, "status": named(status)}), counts
@@ -154,19 +164,6 @@ class Within:
                 for kind, array in of_part.items():
                     made[f"{name}_{kind}"].append(array)
         return {name: pa.chunked_array(arrays) for name, arrays in made.items()}
-
-
-def filtered_status(
-    status: np.ndarray, index: kernels.FilteredIndex, batch: Batch, options: MatchOptions
-) -> np.ndarray:
-    """Statuses of observations by group and in time, from those that they would have without."""
-    group, own = batch.narrowed.filters.group, batch.first_row + np.arange(len(batch.lat_deg))
-    candidates = np.append(index.sizes, 0)[np.maximum(group, -1)]
-    if options.exclude_self or options.once:
-        of_references = backend_on(index.device).to_host(index.group)
-        candidates = candidates - (of_references[own] == group)
-    in_time = bool(options.filters.observation_time)
-    return of_filtered(status, group, candidates, in_time=in_time)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import georesolve
-from georesolve import commands, filters, kernels
-from georesolve.filters import nanoseconds
+from georesolve import commands, kernels
+from georesolve.workers import filters
+from georesolve.workers.filters import nanoseconds
 from tests import oracle
 from tests.kernels.point_sets import sphere
 

@@ -19,7 +19,8 @@ from georesolve.workers.jobs import MatchOptions
 _UNKNOWN_SHOWN = 10
 LONGEST_TITLE = 200
 """Characters that a dataset or a job may be called."""
-LISTS = frozenset(one.name for one in fields(MatchOptions) if isinstance(one.default, tuple))
+_BY = {"by", "observation_by", "reference_by"}
+LISTS = _BY.union(one.name for one in fields(MatchOptions) if isinstance(one.default, tuple))
 """Options that may be given several times."""
 _QUERY_LISTS = LISTS | {"processID", "status", "type"}
 """What a query may give several times: columns, and the lists of `store.listing.JobQuery`."""

@@ -21,7 +21,13 @@ from georesolve.service.resolve.models import (
 from georesolve.service.resolve.outcome import refuse_without_cluster
 from georesolve.service.resolve.requests import json_content, parsed
 from georesolve.service.resolve.router import ServiceContext
-from georesolve.service.resolve.sets import PlannedSet, bytes_of_sets, planned_by, sizes_of
+from georesolve.service.resolve.sets import (
+    PlannedSet,
+    bytes_of_sets,
+    check_types,
+    planned_by,
+    sizes_of,
+)
 from georesolve.workers.estimate import estimate, obstacle
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.sampling import Sample, sampled
@@ -90,6 +96,7 @@ async def estimate_job(request: Request, service: ServiceContext) -> EstimateInf
         options = inputs.options(*datasets)
         if datasets[0] and datasets[1]:
             check_match(datasets[0], datasets[1], options, inputs.on_invalid, inputs.pointer)
+            await check_types(service, datasets[0], datasets[1], options)
         return await _estimate(service, *options.in_order(*sets), options)
 
 

@@ -34,7 +34,7 @@ from georesolve.intake.columns import (
 )
 from georesolve.intake.errors import InvalidOption
 from georesolve.intake.representations import FORMATS, LINES
-from georesolve.options import Options, WithinOptions
+from georesolve.options import FILTERS, Options, WithinOptions
 from georesolve.service import errors
 from georesolve.service.http.parameters import LISTS, Parameters, Title
 from georesolve.service.receiving.models import ColumnName, FeatureCollection, TableParameters
@@ -47,7 +47,7 @@ from georesolve.workers.jobs import QUESTION_OF, MatchOptions, Question
 
 ROLES: tuple[Role, Role] = ("observations", "references")
 _MOST_ROWS = 1 << 40
-_OPTIONS = {one.name: one for one in fields(MatchOptions)}
+_OPTIONS = {one.name: one for one in fields(MatchOptions) if one.name != "filters"} | FILTERS
 _CHECKED: dict[Question, tuple[Any, dict[str, Any]]] = {
     "nearest": (Options, {}),
     "within": (WithinOptions, {"distance_m": None}),
@@ -251,6 +251,19 @@ _Summary = Annotated[
     # In a form or a query it is a text.
     BeforeValidator(lambda given: from_json(given) if isinstance(given, str) else given),
 ]
+_By = Annotated[
+    list[ColumnName],
+    BeforeValidator(
+        lambda given: [given] if isinstance(given, str) else given,
+        json_schema_input_type=ColumnName | list[ColumnName],
+    ),
+]
+_MaxTime = Annotated[
+    int | float | str,
+    Field(union_mode="left_to_right"),
+    # A whole number is a number, too.
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "pattern": "[a-z]"}]}),
+]
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -264,7 +277,10 @@ def _with_options(model: type[M]) -> type[M]:
         for role, prefix in PREFIXES.items()
         for name in NAMED
     }
-    types = get_type_hints(MatchOptions) | dict.fromkeys(LISTS, _Columns)
+    types = get_type_hints(Options) | get_type_hints(MatchOptions)
+    types |= {name: _By | None if name in FILTERS else _Columns for name in LISTS}
+    types |= {name: ColumnName | None for name in FILTERS if name.endswith("time")}
+    types["max_time"] = _MaxTime | None
     types["summary"] = _Summary
     types["distance_m"] = Annotated[float | ColumnName, Field(union_mode="left_to_right")] | None
     added |= {name: (types[name], one) for name, one in _OPTIONS.items()}
@@ -303,18 +319,22 @@ class MatchParameters(TableParameters):
         for name, of in (("columns", references), ("observation_columns", observations)):
             every = of.columns if of else ()
             given[name] = every if given[name] == EVERY else tuple(given[name])
-        if self.question == "within" or given["summary"]:
+        filters = None
+        is_filtered = any(given[name] != one.default for name, one in FILTERS.items())
+        if self.question == "within" or given["summary"] or is_filtered:
             kind, required = _CHECKED[self.question]
             names = {one.name for one in fields(kind)} & _OPTIONS.keys()
             own = {name: given[name] for name in self.model_fields_set & names}
             try:
-                checked = vars(kind(**{**required, **own}))
+                checked = kind(**{**required, **own})
             except InvalidOption as refused:
                 # What it says begins with the name of the option.
                 name, _, detail = str(refused).partition(" ")
                 raise self._refusal(name.partition("=")[0], detail) from None
-            given |= {name: checked[name] for name in names}
-        return MatchOptions(**given)
+            given |= {name: getattr(checked, name) for name in names}
+            filters = checked.filters
+        match = {name: one for name, one in given.items() if name not in FILTERS}
+        return MatchOptions(**match, filters=filters)
 
     def ask(self, question: Question) -> None:
         """Take the question from where the request was sent to; within is refused elsewhere."""

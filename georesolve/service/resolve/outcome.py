@@ -152,11 +152,11 @@ async def looked_up(service: Service, asked: Asked, format: Format, start: float
 def _asks_elsewhere(asked: Asked) -> bool:
     """Whether files in an object store, or on a server, are read for the answer."""
     observations, references = asked.datasets
+    options = asked.options
+    columns = options.needed_of_references(references)
     return observations.lies_elsewhere or (
         references.lies_elsewhere
-        and not is_resident(
-            references, asked.options.needed_of_references(references), asked.options.earth
-        )
+        and (options.filters is not None or not is_resident(references, columns, options.earth))
     )
 
 

@@ -13,6 +13,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
 from georesolve.intake.representations import ARROW, JSON
+from georesolve.options import FILTERS
 from georesolve.service import errors
 from georesolve.service.auth.access import own
 from georesolve.service.http import examples, openapi
@@ -108,7 +109,7 @@ async def nearest(request: Request) -> Response:
     summary="The nearest references of one point, at once",
     response_class=Response,
     responses=_AT_ONCE,
-    openapi_extra=openapi.query(MatchParameters, without=("lat", "lon", "question")),
+    openapi_extra=openapi.query(MatchParameters, without=("lat", "lon", "question", *FILTERS)),
 )
 async def nearest_of_point(
     request: Request,

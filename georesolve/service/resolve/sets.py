@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,9 +27,10 @@ from georesolve.service.resolve.models import (
 from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.estimate import Size, size_of_dataset, size_of_rows
+from georesolve.workers.filters import check_filters
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.places import Object
-from georesolve.workers.sources import SourceFiles
+from georesolve.workers.sources import SourceFailed, SourceFiles
 
 PointSet = Ingested | DatasetRow
 """An upload (deleted unless it is kept), or a registered dataset."""
@@ -83,7 +85,7 @@ def title_of(asked: Asked) -> str:
     return f"{names[0]} x {names[1]}, {asks}{f', within {distance}' if distance else ''}"
 
 
-def _check(asked: Asked, inputs: MatchInputs) -> None:
+async def _check(service: Service, asked: Asked, inputs: MatchInputs) -> None:
     """Check that the two sets can be matched, as `intake.plausibility` does."""
     observations, references = asked.datasets
     if isinstance(references.file, SourceFiles) and references.file.keeps_invalid:
@@ -100,6 +102,26 @@ def _check(asked: Asked, inputs: MatchInputs) -> None:
                 "the result would be read as one of them: name another folder"
             )
     check_match(observations, references, asked.options, asked.on_invalid, inputs.pointer)
+    await check_types(service, *asked.datasets, asked.options)
+
+
+async def check_types(
+    service: Service, observations: Dataset, references: Dataset, options: MatchOptions
+) -> None:
+    """Refuse columns that cannot be compared, by group or in time."""
+    datasets = observations, references
+    if options.filters is None:
+        return
+    check = partial(check_filters, *datasets, options)
+    try:
+        if any(one.lies_elsewhere for one in datasets):
+            await pools.remote(service.owner, check)
+        else:
+            await pools.disk(check)
+    except SourceFailed as failed:
+        raise errors.InvalidInput(str(failed)) from None
+    except FileNotFoundError:
+        raise errors.NoSuchDataset("one of the two datasets was removed meanwhile") from None
 
 
 def _start_of(href: str) -> str:
@@ -128,7 +150,7 @@ async def asked_by(
     assert not isinstance(references, int), "it is a set"
     options = inputs.options(observations.dataset, references.dataset)
     asked = Asked(observations, references, options, inputs.on_invalid, delivery)
-    _check(asked, inputs)
+    await _check(service, asked, inputs)
     one, other = options.in_order(*asked.sets)
     return asked._replace(observations=one, references=other)
 

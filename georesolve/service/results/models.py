@@ -7,7 +7,7 @@ from typing_extensions import TypedDict
 
 from georesolve.intake.representations import FORMATS, PARQUET, Format
 from georesolve.service.http import openapi
-from georesolve.workers.matches import STATUSES
+from georesolve.workers.matches import FILTERED
 
 
 class Bytes(BaseModel):
@@ -50,7 +50,10 @@ class MatchRow(TypedDict):
     bearing_deg: NotRequired[
         Annotated[float | None, Field(description="clockwise from north; null at no distance")]
     ]
-    status: Annotated[str, WithJsonSchema({"enum": STATUSES})]
+    time_apart: NotRequired[
+        Annotated[int | None, Field(description="reference less observation, in the finer unit")]
+    ]
+    status: Annotated[str, WithJsonSchema({"enum": FILTERED})]
 
 
 class _Feature(TypedDict):

@@ -2,70 +2,34 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from datetime import timedelta
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from georesolve.intake.errors import InvalidInput, InvalidOption
-from georesolve.intake.points import Points
 from georesolve.kernels import FilteredIndex, Filters, build_filtered_index
 from georesolve.kernels.devices import Device
 from georesolve.kernels.filters import GREATEST, LEAST
+from georesolve.kernels.query import Degrees
+from georesolve.workers.datasets import Dataset, read_rows
 from georesolve.workers.frames import backend_on
-from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.jobs import FilterOptions, MatchOptions
+from georesolve.workers.matches import of_filtered
+from georesolve.workers.refusals import InvalidInput, InvalidOption
 
 MISSING, ELSEWHERE = -1, -2
 """Groups of an observation without a value, and of one with values that no reference has."""
-Direction = Literal["nearest", "backward", "forward"]
-RankBy = Literal["distance", "time"]
 _UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _NANOSECONDS = _UNITS | {"min": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9}
-_DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*")
+_DURATION = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([a-z]+)\s*")
 _GROUPS = "text, whole numbers, booleans, dates, or categories of these"
 _TIMES = "timestamps, dates or whole numbers"
 _USUAL_SHARE = 1 / 128
 """Of all time, what an observation asks for where nobody says it."""
-
-
-class FilterOptions(NamedTuple):
-    """By which columns of each set, and how, references are left out or ranked."""
-
-    observation_by: tuple[str, ...] = ()
-    reference_by: tuple[str, ...] = ()
-    observation_time: str | None = None
-    reference_time: str | None = None
-    max_time: Any = None
-    time_direction: Direction = "nearest"
-    allow_exact: bool = True
-    rank_by: RankBy = "distance"
-
-    @property
-    def of_observations(self) -> list[str]:
-        """The columns of the observations that are needed."""
-        return [*self.observation_by, *filter(None, [self.observation_time])]
-
-    @property
-    def of_references(self) -> list[str]:
-        """Likewise of the references."""
-        return [*self.reference_by, *filter(None, [self.reference_time])]
-
-
-@dataclass(frozen=True)
-class FilteredOptions(MatchOptions):
-    """How observations are matched, by group and in time."""
-
-    filters: FilterOptions = field(default_factory=FilterOptions)  # type: ignore[misc]
-
-    def told(self) -> dict[str, Any]:
-        """What results say of them."""
-        filters = {k: v if k != "max_time" or v is None else str(v)
-                   for k, v in self.filters._asdict().items()}  # fmt: skip
-        return {**super().told(), "filters": filters}
 
 
 def nanoseconds(given: Any) -> Fraction | None:
@@ -85,6 +49,15 @@ def nanoseconds(given: Any) -> Fraction | None:
         more = int(getattr(given, "nanoseconds", 0))
         return Fraction(given // timedelta(microseconds=1) * 1000 + more)
     return None
+
+
+def told_length(given: Any) -> str | int | None:
+    """A length of time, or a number of a unit, as results tell it: equal ones are the same."""
+    length = nanoseconds(given)
+    if length is None:
+        return None if given is None else min(int(given // 1), GREATEST)
+    size, unit = max((size, unit) for unit, size in _NANOSECONDS.items() if int(length) % size == 0)
+    return f"{int(length) // size}{unit}"
 
 
 def _values(table: pa.Table, name: str, role: str) -> pa.Array:
@@ -196,22 +169,79 @@ class Narrowed(NamedTuple):
 
     filters: Filters
     unit: str
+    keys: "Keys"
+    options: MatchOptions
 
     def rows(self, start: int, stop: int) -> "Narrowed":
         """That of some of them."""
-        return Narrowed(_each(self.filters, lambda one: one[start:stop]), self.unit)
+        return self._replace(filters=_each(self.filters, lambda one: one[start:stop]))
 
-    def on_device(self, device: Device) -> Filters:
-        """The filters, for a search."""
-        return _each(self.filters, backend_on(device).to_device)
+    @property
+    def how(self) -> tuple[Any, ...]:
+        """What tells the index that is searched from others of the same references."""
+        told = asdict(self.options.filters or FilterOptions())
+        names = "reference_by", "reference_time", "max_time", "time_direction"
+        return *map(told.__getitem__, names), self.unit
+
+    def built(self, degrees: Degrees, device: Device, start: int = 0) -> FilteredIndex:
+        """The index of the references from `start` on that lie on a device."""
+        asked = self.options.filters or FilterOptions()
+        return self.keys.index(asked, degrees, self.unit, device, start)
+
+    def on(self, index: FilteredIndex) -> Filters:
+        """The filters, for a search of an index, which may be of a part of the references."""
+        group = self.filters.group
+        if index.n_groups < self.keys.sizes.size:
+            group = np.where(group < index.n_groups, group, ELSEWHERE).astype(np.int32)
+        filters = self.filters._replace(group=group)
+        return _each(filters, backend_on(index.device).to_device)
+
+    def status(self, status: np.ndarray, k: int, first_row: int) -> np.ndarray:
+        """Statuses of observations from `first_row` on, from those that they have without."""
+        group, keys = self.filters.group, self.keys
+        candidates = np.append(keys.sizes, 0)[np.maximum(group, -1)]
+        if self.options.exclude_self or self.options.once:
+            own = first_row + np.arange(group.size)
+            candidates = candidates - (keys.group[own] == group)
+        in_time = self.filters.time is not None
+        return of_filtered(status.reshape(-1, k), group, candidates, in_time=in_time).reshape(-1)
+
+    def with_apart(self, rows: pa.Table, first_row: int) -> pa.Table:
+        """The rows of a result with the time of the reference less that of the observation."""
+        here, keys = self.filters.time, self.keys
+        if here is None:
+            return rows
+        reference = rows["reference"].combine_chunks()
+        missing = np.asarray(reference.is_null())
+        there = np.append(keys.there(self.unit), 0)[np.asarray(reference.fill_null(-1))]
+        here = here[rows["observation"].to_numpy() - first_row]
+        there = np.where(missing, here, there)
+        apart = there - here
+        if ((there ^ here) & (there ^ apart) < 0).any():
+            raise InvalidInput("time_apart: two times are farther apart than 64 bits hold")
+        is_date = pa.types.is_date(keys.time_type)
+        numbers = pa.array(apart * 86_400 if is_date else apart, mask=missing)
+        if is_date or pa.types.is_timestamp(keys.time_type):
+            numbers = numbers.cast(pa.duration(self.unit))
+        return rows.add_column(rows.column_names.index("status"), "time_apart", numbers)
+
+
+def check_filters(observations: Dataset, references: Dataset, options: MatchOptions) -> Narrowed:
+    """What none of the observations may match; raises InvalidInput where values cannot be compared.
+
+    Of the files the types of columns are looked at, not their values.
+    """
+    asked = options.filters or FilterOptions()
+    here = read_rows(observations.file, 0, 0, [*dict.fromkeys(asked.of_observations)])
+    there = read_rows(references.file, 0, 0, [*dict.fromkeys(asked.of_references)])
+    return Keys(asked, there, np.empty(0, bool)).narrowed(options, here)
 
 
 class Keys:
     """The groups and times of references, and what these are for observations."""
 
-    def __init__(self, options: FilterOptions, references: pa.Table) -> None:
+    def __init__(self, options: FilterOptions, references: pa.Table, valid: np.ndarray) -> None:
         self._columns: list[_Column] = []
-        self._indexes: dict[str, FilteredIndex] = {}
         self._instants: dict[str, np.ndarray] = {}
         group = np.zeros(references.num_rows, np.int64)
         for name in options.reference_by:
@@ -236,32 +266,46 @@ class Keys:
             # A reference without a time is of no group.
             group[np.asarray(self._time.is_null())] = MISSING
         self.group = group.astype(np.int32)
+        n_groups = int(group.max(initial=-1)) + 1
+        self.sizes = np.bincount(self.group[valid & (self.group >= 0)], minlength=n_groups)
+        """How many references of each group may match."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that they take, in bytes."""
+        arrays = [self.group, self._time, *self._instants.values()]
+        arrays += [one for column in self._columns for one in (column.values, column.groups)]
+        return sum(array.nbytes for array in arrays if array is not None)
+
+    @property
+    def unit(self) -> str:
+        """That of the times of the references."""
+        return str(getattr(self.time_type, "unit", "s"))
+
+    @property
+    def time_type(self) -> pa.DataType:
+        """That of the times of the references, null where there are none."""
+        return pa.null() if self._time is None else self._time.type
 
     def index(
-        self, options: FilterOptions, references: Points, unit: str | None, device: Device
+        self, options: FilterOptions, degrees: Degrees, unit: str, device: Device, start: int = 0
     ) -> FilteredIndex:
-        """The index of the references on a device; times are in a unit, or in theirs."""
-        unit = unit or str(getattr(getattr(self._time, "type", None), "unit", "s"))
-        if unit not in self._indexes:
-            to_device, share = backend_on(device).to_device, _USUAL_SHARE
-            time = None if self._time is None else self._there(unit)
-            if time is not None and options.max_time is not None:
-                placed = time[self.group >= 0]
+        """The index of the references from `start` on that lie on a device, times in a unit."""
+        to_device, part = backend_on(device).to_device, slice(start, start + degrees.lat_deg.size)
+        group, time, share = self.group[part], None, _USUAL_SHARE
+        if self._time is not None:
+            there = self.there(unit)[part]
+            if options.max_time is not None:
+                placed = there[group >= 0]
                 span = int(placed.max()) - int(placed.min()) if placed.size else 0
                 # Twice the window is the fastest.
                 times = 4 if options.time_direction == "nearest" else 2
                 share = min(1.0, times * self._most_apart(options, unit) / max(1, span))
-            self._indexes[unit] = build_filtered_index(
-                to_device(references.lat_deg),
-                to_device(references.lon_deg),
-                to_device(self.group),
-                None if time is None else to_device(time),
-                share=share,
-            )
-        return self._indexes[unit]
+            time = to_device(there)
+        return build_filtered_index(*degrees, to_device(group), time, share=share)
 
-    def _there(self, unit: str) -> np.ndarray:
-        """The times of the references."""
+    def there(self, unit: str) -> np.ndarray:
+        """The times of the references in a unit."""
         assert self._time is not None, "there are times"
         if unit not in self._instants:
             self._instants[unit] = _instants("references", self._time_name, self._time, unit)
@@ -269,8 +313,7 @@ class Keys:
 
     def _most_apart(self, options: FilterOptions, unit: str) -> int:
         """`max_time` in whole units of the times."""
-        assert self._time is not None, "there are times"
-        given, kind = options.max_time, self._time.type
+        given, kind = options.max_time, self.time_type
         length = nanoseconds(given)
         if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
             if length is None:
@@ -284,10 +327,11 @@ class Keys:
             raise InvalidOption(
                 f"max_time is {given!r}, but times are whole numbers: give a number"
             )
-        return int(given // 1)
+        return int(given or 0)
 
-    def narrowed(self, options: FilterOptions, observations: pa.Table) -> Narrowed:
+    def narrowed(self, match: MatchOptions, observations: pa.Table) -> Narrowed:
         """What observations may match, of whom these are the columns."""
+        options = match.filters or FilterOptions()
         rows = observations.num_rows
         group = np.zeros(rows, np.int64)
         for name, column in zip(options.observation_by, self._columns, strict=True):
@@ -295,7 +339,7 @@ class Keys:
             numbers = column.numbers(values, "observations", name)
             group = column.numbered(_both(group, numbers, max(1, len(column.values))))
         if self._time is None:
-            return Narrowed(Filters(group.astype(np.int32)), "s")
+            return Narrowed(Filters(group.astype(np.int32)), "s", self, match)
         name = str(options.observation_time)
         values, theirs = _values(observations, name, "observations"), self._time
         own_kind, their_kind = _time_kind(values.type), _time_kind(theirs.type)
@@ -321,26 +365,5 @@ class Keys:
         elif options.time_direction == "forward":
             least = time
         by_time, skips = options.rank_by == "time", not options.allow_exact
-        return Narrowed(
-            Filters(group.astype(np.int32), least, greatest, time, by_time, skips), unit
-        )
-
-    def with_apart(self, rows: pa.Table, narrowed: Narrowed, first_row: int) -> pa.Table:
-        """The rows of a result with the time of the reference less that of the observation."""
-        if self._time is None:
-            return rows
-        reference = rows["reference"].combine_chunks()
-        missing = np.asarray(reference.is_null())
-        there = self._there(narrowed.unit)
-        there = np.append(there, 0)[np.asarray(reference.fill_null(-1))]
-        assert narrowed.filters.time is not None, "there are times"
-        here = narrowed.filters.time[rows["observation"].to_numpy() - first_row]
-        there = np.where(missing, here, there)
-        apart = there - here
-        if ((there ^ here) & (there ^ apart) < 0).any():
-            raise InvalidInput("time_apart: two times are farther apart than 64 bits hold")
-        is_date = pa.types.is_date(self._time.type)
-        numbers = pa.array(apart * 86_400 if is_date else apart, mask=missing)
-        if is_date or pa.types.is_timestamp(self._time.type):
-            numbers = numbers.cast(pa.duration(narrowed.unit))
-        return rows.add_column(rows.column_names.index("status"), "time_apart", numbers)
+        filters = Filters(group.astype(np.int32), least, greatest, time, by_time, skips)
+        return Narrowed(filters, unit, self, match)
