@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,9 +29,10 @@ _FEW_ROWS = 4096
 """Rows of a result that are looked up by JSON, which is faster than a file up to so many."""
 _PLAIN = (str, int, float, list, tuple, dict, type(None))
 _JSON: dict[str, tuple[type, ...]] = {"k": (int,)} | dict.fromkeys(
-    ("exclude_self", "near", "once"), (bool,)
+    ("exclude_self", "near", "once", "allow_exact"), (bool,)
 )
 """What an option is that JSON says as it is given; each of the others is `_PLAIN`."""
+_BY = ("by", "observation_by", "reference_by")
 _TOO_MUCH = frozenset({413, 503})
 """What a service answers that does not look up so much, or has not yet read the references."""
 _WAIT_SECONDS = 5
@@ -77,6 +79,16 @@ class MatchOptions(Columns, total=False):
     reference_id: str | None
     reference_layer: str | None
     reference_crs: str | None
+    by: str | Sequence[str] | None
+    observation_by: str | Sequence[str] | None
+    reference_by: str | Sequence[str] | None
+    time: str | None
+    observation_time: str | None
+    reference_time: str | None
+    max_time: str | float | timedelta | None
+    time_direction: Literal["nearest", "backward", "forward"]
+    allow_exact: bool
+    rank_by: Literal["distance", "time"]
 
 
 class JobOptions(MatchOptions, total=False):
@@ -254,8 +266,9 @@ class AsyncClient:
             Each as for `register`, or a registered dataset (or the text `dataset:<id>`).
         options
             `k`, `max_distance_m`, `exclude_self`, `near`, `earth`, `how`, `columns`,
-            `observation_columns`, `summary` and `algorithm`, and what `register` takes, also for
-            one set alone, as in `observation_crs`: see the match options of the service.
+            `observation_columns`, `summary` and `algorithm`, `by`, `time`, `max_time`,
+            `time_direction`, `allow_exact` and `rank_by`, and what `register` takes, also for one
+            set alone, as in `observation_crs`: see the match options of the service.
 
         Returns
         -------
@@ -311,7 +324,7 @@ class AsyncClient:
         """
         import pyarrow as pa
 
-        known = registered(references)
+        known, options = registered(references), _said(options)
         # Of numpy, or 1 for True: JSON has one way to say each.
         is_known = options.get("question", "nearest") in ("nearest", "within")
         is_plain = is_known and all(
@@ -427,7 +440,7 @@ class AsyncClient:
         # A list of one name is sent twice: one text is read as a list with commas, or `*` for all.
         given = {
             name: [*value, *value] if isinstance(value, list | tuple) and len(value) == 1 else value
-            for name, value in query.items()
+            for name, value in _said(query).items()
         }
         given |= {name: json.dumps(one) for name, one in given.items() if isinstance(one, dict)}
         with progress_bar(shown, "B", "sending") as body.on_sent:
@@ -435,6 +448,16 @@ class AsyncClient:
 
     def _job(self, info: dict[str, Any], *, is_own: bool = False) -> AsyncJob:
         return AsyncJob(self._exchange, info, is_own=is_own, progress=self._progress)
+
+
+def _said(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as a request says them: a length of time as a text, one column as a list."""
+    said = {name: [one] if name in _BY and isinstance(one, str) else one
+            for name, one in options.items()}  # fmt: skip
+    if isinstance(given := said.get("max_time"), timedelta):
+        more = int(getattr(given, "nanoseconds", 0))
+        said["max_time"] = f"{given // timedelta(microseconds=1) * 1000 + more}ns"
+    return said
 
 
 class _Blocked(AsyncClient):

@@ -290,11 +290,7 @@ def _ask(given: argparse.Namespace) -> None:
     if len(given.observations) > 1:
         given.parser.error("--server takes one file of observations")
     asked = given.options(given)
-    if asked.filters is not None:
-        given.parser.error("--server knows no --by and no --time yet: leave --server out")
     options = {name: one for name, one in asdict(asked).items() if one is not None and one != {}}
-    for name in ("time_direction", "allow_exact", "rank_by"):
-        options.pop(name, None)
     options["question"] = asked.question
     observations = _for_service(given.observations[0], "observations")
     references = _for_service(given.references, "references")

@@ -113,7 +113,7 @@ def test_within_and_summaries_count_what_matches():
     np.testing.assert_array_equal(nearest["count"], np.minimum(counts, 9))
 
 
-def test_every_door_gives_the_same_rows(tmp_path):
+def test_every_door_gives_the_same_rows(service, tmp_path):
     dd = pytest.importorskip("dask.dataframe")
     observations, references = tables()
     options = {"by": "country", "time": "t", "max_time": "1h"}
@@ -136,6 +136,12 @@ def test_every_door_gives_the_same_rows(tmp_path):
     assert commands.main(["nearest", *names, "-o", str(csv), *flags]) == 0
     np.testing.assert_array_equal(pa.csv.read_csv(csv)["time_apart"].to_pandas(), 1000 * told)
     assert commands.main(["within", *names, "-d", "90km", "-o", str(csv), *flags]) == 0
+    by_server = [*names, "-o", str(csv), *flags, "--server", str(service.base_url)]
+    assert commands.main(["nearest", *by_server]) == 0
+    np.testing.assert_array_equal(pa.csv.read_csv(csv)["time_apart"].to_pandas(), 1000 * told)
+    with georesolve.Client(str(service.base_url)) as client:
+        by_client = client.nearest(observations, references, **options | {"max_time": HOUR})
+    assert by_client["reference"].tolist() == found["reference"].tolist()
 
 
 def test_a_number_of_the_command_is_for_times_that_are_numbers(tmp_path):
