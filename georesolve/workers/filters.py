@@ -110,12 +110,15 @@ def _cast(values: pa.Array, kind: pa.DataType, role: str, name: str) -> pa.Array
 
 
 class _Column(NamedTuple):
-    """A column of the references that groups are made of: its values, and the groups with it."""
+    """A column of the references that groups are made of: its values, and the groups with it.
+
+    Of the first column these are the values.
+    """
 
     name: str
     kind: pa.DataType
     values: pa.Array
-    groups: pa.Array
+    groups: pa.Array | None
 
     def numbers(self, own: pa.Array, role: str, name: str) -> np.ndarray:
         """The numbers of values among those of the references; see `MISSING` and `ELSEWHERE`."""
@@ -135,8 +138,16 @@ class _Column(NamedTuple):
 
     def numbered(self, both: np.ndarray) -> np.ndarray:
         """The numbers of groups among those of the references; those below 0 stay."""
+        if self.groups is None:
+            return both
         found = np.asarray(pc.index_in(pa.array(both), value_set=self.groups).fill_null(ELSEWHERE))
         return np.where(both < 0, both, found)
+
+
+def _numbered(values: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """The number of each value, by when it comes first, and the values by number."""
+    encoded = values.dictionary_encode()
+    return np.asarray(encoded.indices.fill_null(MISSING)).astype(np.int64), encoded.dictionary
 
 
 def _both(group: np.ndarray, numbers: np.ndarray, n_values: int) -> np.ndarray:
@@ -249,13 +260,13 @@ class Keys:
             kind = _group_kind(values.type)
             if kind is None:
                 raise _refused("references", name, values.type, "by", _GROUPS)
-            distinct = _cast(values, kind, "references", name).unique().drop_null()
-            column = _Column(name, kind, distinct, pa.array([], pa.int64()))
-            numbers = column.numbers(values, "references", name)
+            numbers, distinct = _numbered(_cast(values, kind, "references", name))
             both = _both(group, numbers, max(1, len(distinct)))
-            column = column._replace(groups=pa.array(np.unique(both[both >= 0])))
-            self._columns.append(column)
-            group = column.numbered(both)
+            group, groups = numbers, None
+            if self._columns:
+                found, groups = _numbered(pa.array(both, mask=both < 0))
+                group = np.where(both < 0, both, found)
+            self._columns.append(_Column(name, kind, distinct, groups))
         self._time: pa.Array | None = None
         self._time_name = str(options.reference_time)
         if options.reference_time is not None:
@@ -274,7 +285,7 @@ class Keys:
     def nbytes(self) -> int:
         """Memory that they take, in bytes."""
         arrays = [self.group, self._time, *self._instants.values()]
-        arrays += [one for column in self._columns for one in (column.values, column.groups)]
+        arrays += [one for column in self._columns for one in column[2:]]
         return sum(array.nbytes for array in arrays if array is not None)
 
     @property
