@@ -5,7 +5,7 @@ it is within 90 degrees of Greenwich: two sets together may.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from georesolve.intake.columns import Columns, OnInvalid, Reading, listed
@@ -204,8 +204,12 @@ def check_match(
     )
     if options.filters is not None:
         refuse_filters(options.earth, are_shapes=are_shapes)
-        _check_columns(observations, options.filters.of_observations, "by and time", pointer)
-        _check_columns(references, options.filters.of_references, "by and time", pointer)
+        asked = options.filters
+        _check_columns(observations, asked.observation_by, "by", pointer)
+        _check_columns(references, asked.reference_by, "by", pointer)
+        if asked.observation_time and asked.reference_time:
+            _check_columns(observations, (asked.observation_time,), "time", pointer)
+            _check_columns(references, (asked.reference_time,), "time", pointer)
     if options.earth != "sphere" and are_shapes:
         raise InvalidOption(
             f"earth={options.earth!r} is for points, but one set has lines or polygons, to which "
@@ -245,7 +249,7 @@ def refuse_filters(earth: str, *, are_shapes: bool) -> None:
 
 
 def _check_columns(
-    dataset: PointSet, names: Sequence[str], option: str, pointer: Callable[[str], str]
+    dataset: PointSet, names: tuple[str, ...], option: str, pointer: Callable[[str], str]
 ) -> None:
     for name in names:
         if name not in dataset.columns:

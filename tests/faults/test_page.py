@@ -345,6 +345,34 @@ def test_counts_within_a_distance(page, service, pictures, by):
     refuse_barriers(page)
 
 
+def test_groups_and_times(chromium, service):
+    # Until the window is there the service refuses the column of times.
+    for page in opened(chromium, service, refusal=400):
+        page.goto("/?match")
+        rows = "lat,lon,kind,hour\n50.1,8.7,1,3\n52.5,13.4,2,4\n"
+        for legend in ("Observations", "References"):
+            expect(put(page, legend, "kinds.csv", rows.encode())).to_contain_text("extent")
+        page.get_by_text("More options").click()
+        expect(page.locator("[name=max_time]")).to_be_hidden()
+        page.locator("[name=by]").fill("kind, none")
+        page.locator("[name=time]").fill("hour")
+        page.keyboard.press("Tab")
+        page.locator("[name=max_time]").fill("1")
+        page.keyboard.press("Tab")
+        label = page.locator("label", has=page.locator("[name=by]"))
+        expect(label.get_by_role("alert")).to_contain_text("no column 'none'")
+        page.locator("[name=by]").fill("kind")
+        page.locator("select[name=rank_by]").select_option("time")
+        refuse_barriers(page)
+        with page.expect_request("**/processes/nearest/execution") as sent:
+            page.get_by_role("button", name="Match").click()
+        inputs = sent.value.post_data_json["inputs"]
+        assert (inputs["by"], inputs["time"], inputs["max_time"]) == (["kind"], "hour", 1)
+        page.wait_for_url(re.compile(r"\?job="))
+        page.get_by_text("Options", exact=True).click()
+        expect(page.get_by_text("rank_by").or_(page.get_by_text("rank by"))).to_be_visible()
+
+
 def test_what_is_wrong_with_a_distance_stands_beside_it(chromium, service):
     for page in opened(chromium, service, refusal=400):
         ask_within(with_points(page), "-5", "pairs, nearest first")

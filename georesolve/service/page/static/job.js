@@ -115,7 +115,7 @@ async function showOutcome(outcome, job, address) {
     ),
     rows,
     folded("From a program", ...commandsOf(new URL(address, document.baseURI).href, isCount)),
-    folded("Options", definitions(Object.entries(report.options).filter(([name]) => name in process.inputs).map(([name, value]) => [name, textOf(value)]))),
+    folded("Options", definitions(Object.entries({ ...report.options, ...report.options.filters }).filter(([name]) => name in process.inputs).map(([name, value]) => [name, textOf(value)]))),
     folded("Where the time went", ...stagesOf(job, report)),
     folded(
       "Digests, versions, verification",

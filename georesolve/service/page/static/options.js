@@ -16,7 +16,7 @@ const UNITS = { m: 1, km: 1000, miles: 1609.344 };
 
 // `first`: beside the question, all others under "More". `metres`: typed with a unit. `says`: what its
 // choices do. `reads`: a file is read in another way. `without`: no option of results that are such
-// counts.
+// counts. `with`: an option beside another that has a value. `typed`: what is typed becomes its value.
 const OPTIONS = [
   { name: "k", first: true, label: "References for each observation (k)" },
   { name: "max_distance_m", first: true, metres: true, label: "Not farther than", empty: "no limit" },
@@ -24,6 +24,12 @@ const OPTIONS = [
   { name: "summary", first: true, label: "Result", choices: SUMMARIES, note: "counts make no pairs, however many these would be" },
   { name: "exclude_self", label: "Leave out an observation's own row", note: "for a set that is matched with itself" },
   { name: "once", label: "Each pair once", note: "for a set that is matched with itself", without: ["reference"] },
+  { name: "by", label: "Only where these columns are equal", typed: namesOf, empty: "country", note: "of both files, with commas between; points only", without: ["reference"] },
+  { name: "time", label: "Only near in time: the column of times", typed: String, empty: "none", note: "of both files; points only", without: ["reference"] },
+  { name: "max_time", with: "time", label: "Not farther apart in time than", typed: lengthOf, empty: "15min", note: "d, h, min, s, or a number for times that are numbers" },
+  { name: "time_direction", with: "time", label: "References in time", says: { nearest: "before or after", backward: "not later than the observation", forward: "not earlier than the observation" } },
+  { name: "allow_exact", with: "time", label: "Take references of the very same time" },
+  { name: "rank_by", with: "time", label: "Which comes first", says: { distance: "the nearest", time: "the least time apart, then the nearest" } },
   { name: "near", label: "Add where the reference lies, and the bearing to it", note: "three more columns", without: ["observation", "reference"] },
   { name: "earth", label: "Measure on", note: "lines and polygons: on the sphere alone", says: { sphere: "a sphere", wgs84: "the ellipsoid of WGS 84, by geodesics" } },
   { name: "how", label: "Observations without a match", says: { left: "keep them, with a status", inner: "leave them out" }, without: ["observation", "reference"] },
@@ -93,9 +99,14 @@ export class MatchOptions {
   #show() {
     for (const { option, field, label } of Object.values(this.fields)) {
       const isOfOther = option.name === "summary" ? this.question !== "within" : !(option.name in this.described[this.question]);
-      label.hidden = isOfOther || Boolean(this.summary && option.without?.includes(this.summary));
+      label.hidden = isOfOther || Boolean(this.summary && option.without?.includes(this.summary)) || !this.#has(option.with);
       field.disabled = label.hidden;
     }
+  }
+
+  // Whether another option has a value, if it takes one.
+  #has(name) {
+    return !name || (!this.fields[name].label.hidden && this.fields[name].field.value !== "");
   }
 
   // Those that have a value, with the types of the API.
@@ -139,8 +150,20 @@ export class MatchOptions {
   }
 }
 
+function namesOf(text) {
+  return text.split(",").map((one) => one.trim());
+}
+
+function lengthOf(text) {
+  return Number.isNaN(Number(text)) ? text : Number(text);
+}
+
 // The field of an option, what is shown of it, and what its value is in the words of the API.
-function fieldOf({ name, metres, choices, says, empty, required }, schema, onchange) {
+function fieldOf({ name, metres, choices, says, empty, required, typed }, schema, onchange) {
+  if (typed) {
+    const field = element("input", { name, placeholder: empty, spellcheck: false, onchange });
+    return { field, shown: field, value: () => (field.value.trim() === "" ? undefined : typed(field.value.trim())) };
+  }
   if (choices || schema.enum) {
     const field = choice(schema.default ?? "", choices ?? schema.enum.map((one) => [one, says?.[one] ?? one]), { name, onchange });
     return { field, shown: field, value: () => field.value || undefined };
