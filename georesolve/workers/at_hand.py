@@ -138,11 +138,7 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
         # Where not all pieces have room, they would push each other out for ever.
         raise NotAtHand(f"{references.rows} references are searched piece by piece")
     columns = options.needed_of_references(references)
-    how: Hashable = options.earth
-    if options.filters is not None:
-        how = check_filters(job.observations, references, options).how
-    is_there = is_resident(references, columns, how)
-    if references.as_points > QUICKLY_INDEXED and not is_there:
+    if references.as_points > QUICKLY_INDEXED and not is_resident(references, columns, _how(job)):
         # One set at a time: each takes memory and all cores.
         if _warming.acquire(blocking=False):
             threading.Thread(target=_warm_up, args=(job, columns), daemon=True).start()
@@ -182,6 +178,13 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
             return AtHandAnswer(job, result, counts, stages)
     except CarriedTooLong as error:
         raise NotAtHand(str(error)) from error
+
+
+def _how(job: Job) -> Hashable:
+    """How the references of a job are searched, by which their index is known."""
+    if job.options.filters is None:
+        return job.options.earth
+    return check_filters(job.observations, job.references, job.options).how
 
 
 def _of_pairs(job: Job, chunk: Chunk, most_steps: int) -> tuple[pa.Table, dict[str, int]]:

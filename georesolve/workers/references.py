@@ -244,7 +244,7 @@ def resident_column(references: Dataset, name: str) -> ResidentColumn:
     if size > most:
         raise CarriedTooLong(
             f"the column {name[:80]!r} of the references takes {size} bytes of memory, and a "
-            f"worker has {most} for one: carry another, or give workers more memory"
+            f"worker has {most} for one: name another, or give workers more memory"
         )
 
     def load() -> ResidentColumn:

@@ -20,8 +20,8 @@ from georesolve import commands, files
 from georesolve.client import client
 from georesolve.intake.errors import InvalidOption
 from georesolve.kernels.coordinates_cpu import unit_vectors
-from georesolve.options import Options, WithinOptions
-from georesolve.workers.jobs import MatchOptions, Question
+from georesolve.options import FILTERS, Options, WithinOptions
+from georesolve.workers.jobs import QUESTION_OF, MatchOptions, Question
 from georesolve.workers.matches import NEAR
 from tests import oracle
 from tests.conftest import ROOT, look_up, points, sphere
@@ -58,8 +58,8 @@ def vectors(degrees):
 @pytest.mark.parametrize("question", get_args(Question))
 def test_every_door_has_every_option_of_a_match(question):
     """HTTP follows the fields of `MatchOptions`; the others are lists of their own."""
-    asked = [one for one in fields(MatchOptions) if one.metadata.get("of", question) == question]
-    options = {one.name for one in asked} - {"question"}
+    asked = {one.name for one in fields(MatchOptions)} - {"question", "filters"} | {*FILTERS}
+    options = {name for name in asked if QUESTION_OF.get(name, question) == question}
     in_python = {"nearest": Options, "within": WithinOptions}[question]
     assert options <= {one.name for one in fields(in_python)}
     assert options <= get_type_hints(client.JobOptions).keys()
@@ -73,8 +73,10 @@ def test_what_is_left_unsaid_is_the_same_by_every_door():
     theirs = {one.name: one.default for one in fields(MatchOptions) if one.name in options}
     assert theirs.items() <= options.items()
     page = (ROOT / "georesolve/service/page/static/options.js").read_text()
-    # Columns are picked from those of the files.
-    theirs = [one.name for one in fields(MatchOptions) if "columns" not in one.name]
+    # Columns are picked from those of the files, and have one name in both.
+    theirs = [one.name for one in fields(MatchOptions) if one.name != "filters"] + [*FILTERS]
+    theirs = [name for name in theirs if not re.search("columns|_by$|_time$", name)]
+    theirs += ["max_time", "rank_by", "summary_by"]
     assert not [name for name in theirs if not re.search(rf'"{name}"|\b{name}:', page)]
 
 

@@ -178,6 +178,32 @@ def test_an_execution_reads_files_over_https(service, web):
     web.fault = None
 
 
+def test_groups_are_those_of_folders(service, store, place):
+    """Days 0 to 2 of the observations, 0 and 1 of the references."""
+    inputs = {
+        "observations": {"href": lay(place, OBSERVATIONS, store)},
+        "references": {"href": lay_references(place, store)},
+        "by": "day",
+    }
+    sets = [
+        table.append_column(
+            "day", pa.array(np.arange(table.num_rows) // -(-table.num_rows // files))
+        )
+        for table, files in ((OBSERVATIONS, 3), (REFERENCES, 2))
+    ]
+    wanted = georesolve.nearest(*sets, by="day")
+    job = run_nearest(service, inputs, ASYNC).headers["Location"]
+    assert finished(service, job)["status"] == "successful"
+    result = downloaded(service, job)
+    assert all(result[name].equals(wanted[name]) for name in ("reference", "distance_m"))
+    assert result["status"].to_pylist() == wanted["status"].to_pylist()
+    assert {*result["status"].to_pylist()} == {"matched", "no_reference"}
+    few = {"lat": [1.0, 1.0], "lon": [2.0, 2.0], "day": [1, 2]}
+    [one, other] = service.post("/nearest", json={**inputs, "observations": few}).json()
+    assert (one["reference"] >= REFERENCES.num_rows // 2, other["status"]) == (True, "no_reference")
+    service.delete(job).raise_for_status()
+
+
 def lay_references(place, store):
     other = f"{place}-references" if isinstance(place, str) else place.with_name(f"{place.name}-r")
     return lay(other, REFERENCES, store, files=2)
