@@ -7,7 +7,7 @@ import numpy as np
 
 from georesolve.kernels.devices import Array, coordinate_pair, device_of, implementation
 from georesolve.kernels.index import ReferenceIndex, build_index
-from georesolve.kernels.query import Degrees, is_valid
+from georesolve.kernels.query import Degrees
 
 LEAST, GREATEST = -(1 << 63) + 1, (1 << 63) - 1
 """Instants; the one below them is that of no time."""
@@ -74,13 +74,6 @@ class FilteredIndex(ReferenceIndex):
     def __reduce__(self) -> Any:
         made = self.vectors, self.tree, self.degrees, self.group, self.time, self.n_groups
         return FilteredIndex, made
-
-    @cached_property
-    def sizes(self) -> np.ndarray:
-        """How many references of each group may match, on the host."""
-        valid = is_valid(*self.degrees) & (self.group >= 0)
-        some = self.group[valid]
-        return np.bincount(some.get() if self.device == "cuda" else some, minlength=self.n_groups)
 
     @property
     def whole(self) -> bool:
