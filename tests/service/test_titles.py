@@ -77,6 +77,7 @@ def test_a_body_that_is_a_file_says_its_name(service):
             },
             "a.csv x b.csv, a count for each reference, within 1 km",
         ),
+        ({"by": "id", "max_distance_m": 5}, "a.csv x b.csv, k = 1, by id, within 5 m"),
         ({"name": "mine"}, "mine"),
     ],
 )

@@ -82,6 +82,9 @@ def title_of(asked: Asked) -> str:
         asks = f"a count for each {options.summary_by}" if options.summary else "all"
     if isinstance(distance, float):
         distance = f"{distance / 1000:.15g} km" if distance >= 1000 else f"{distance:.15g} m"
+    if options.filters and options.filters.observation_by:
+        by = filter(str.isprintable, ", ".join(options.filters.observation_by)[:80])
+        asks += f", by {''.join(by)}"
     return f"{names[0]} x {names[1]}, {asks}{f', within {distance}' if distance else ''}"
 
 
