@@ -28,7 +28,7 @@ from georesolve.workers.matches import answered, matches
 from georesolve.workers.memory import set_memory
 from georesolve.workers.pairs import batch_of, of_none, within_of
 from georesolve.workers.plan import Chunk, rows_a_group
-from georesolve.workers.rates import QUICKLY_INDEXED, rows_a_second
+from georesolve.workers.rates import quickly_indexed, rows_a_second
 from georesolve.workers.references import forget_all, is_resident, load_all, pieces
 from georesolve.workers.rehearsal import spiral_set
 from georesolve.workers.result import (
@@ -138,7 +138,8 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
         # Where not all pieces have room, they would push each other out for ever.
         raise NotAtHand(f"{references.rows} references are searched piece by piece")
     columns = options.needed_of_references(references)
-    if references.as_points > QUICKLY_INDEXED and not is_resident(references, columns, _how(job)):
+    waits = references.as_points > quickly_indexed(options)
+    if waits and not is_resident(references, columns, _how(job)):
         # One set at a time: each takes memory and all cores.
         if _warming.acquire(blocking=False):
             threading.Thread(target=_warm_up, args=(job, columns), daemon=True).start()

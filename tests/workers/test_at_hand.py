@@ -18,11 +18,11 @@ from georesolve.workers.at_hand import (
 )
 from georesolve.workers.datasets import InMemory
 from georesolve.workers.index_files import IndexFolder
-from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.jobs import FilterOptions, Job, MatchOptions
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.memory import in_pieces
 from georesolve.workers.pipeline import run
-from georesolve.workers.rates import QUICKLY_INDEXED
+from georesolve.workers.rates import quickly_indexed
 from tests.conftest import points, store_points, wait_until
 
 OPTIONS = [
@@ -101,11 +101,13 @@ def test_the_index_of_references_that_stay_is_one_file(cluster, make_job, tmp_pa
     assert index.exists() == (device == "cpu")
 
 
-def test_references_that_take_long_to_index_are_loaded_beside(cluster, tmp_path):
-    references = store_points(points(QUICKLY_INDEXED + 1, 3), tmp_path / "references.parquet")
-    options = MatchOptions(columns=("lat",))
+@pytest.mark.parametrize("filters", [None, FilterOptions(("id",), ("id",))])
+def test_references_that_take_long_to_index_are_loaded_beside(cluster, tmp_path, filters):
+    options = MatchOptions(columns=("lat",), filters=filters)
+    many = quickly_indexed(options) + 1
+    references = store_points(points(many, 3), tmp_path / "references.parquet")
     job = Job("many", tmp_path / "many", store_points(points(9, 4), None), references, options)
-    with pytest.raises(NotResident, match=f"the {QUICKLY_INDEXED + 1} references are being read"):
+    with pytest.raises(NotResident, match=f"the {many} references are being read"):
         resolve_at_hand(job)
     content = expected(cluster, in_a_file(job))
 

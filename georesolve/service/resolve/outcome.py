@@ -37,7 +37,7 @@ from georesolve.workers.at_hand import (
 from georesolve.workers.estimate import obstacle, result_bytes
 from georesolve.workers.jobs import Job
 from georesolve.workers.places import place_of
-from georesolve.workers.rates import QUICKLY_INDEXED, most_at_hand
+from georesolve.workers.rates import most_at_hand, quickly_indexed
 from georesolve.workers.references import is_resident
 from georesolve.workers.result import Rows
 from georesolve.workers.sampling import sampled
@@ -75,12 +75,13 @@ def why_too_large(asked: Asked) -> str | None:
     # For a row a shape all points look for the shapes.
     is_turned = observations.outlines is not None
     asking, searched = (references, observations) if is_turned else (observations, references)
-    if isinstance(asked.references, Ingested) and searched.as_points > QUICKLY_INDEXED:
+    quickly = quickly_indexed(options)
+    if isinstance(asked.references, Ingested) and searched.as_points > quickly:
         # They are indexed for this request alone.
         lines = f", which take as long as {searched.as_points} points," if searched.outlines else ""
         return (
             f"{asked.references.dataset.rows} references{lines} came with the request, and "
-            f"{QUICKLY_INDEXED} may: register them as a dataset"
+            f"{quickly} may: register them as a dataset"
         )
     most = most_at_hand(searched, options)
     if asking.rows > most:
