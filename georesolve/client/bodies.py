@@ -155,7 +155,7 @@ def _write(data: Any, target: Path, name: str) -> None:
     data = as_frame(data)
     if _GEOPANDAS in kinds_of(data):
         # With its CRS, which the service looks at.
-        data.to_parquet(target)
+        data.to_parquet(target, index=False)
         return
     with _stream(data, name) as batches, pq.ParquetWriter(target, batches.schema) as writer:
         for batch in batches:
@@ -187,6 +187,8 @@ def _stream(data: Any, name: str) -> "pa.RecordBatchReader":
             for column, values in columns:
                 if str(values.dtype).startswith(("object", "complex")):
                     as_column(values, str(column))
+            # An index is no column of the set, as in this process.
+            data = data.reset_index(drop=True)
     except NoColumn as error:
         raise ValueError(f"{name}: {error}") from None
     try:

@@ -106,6 +106,20 @@ def test_rows_of_frames_keep_their_index_and_geometry(client):
     assert far["reference"].isna().tolist() == (metres > 500_000).tolist()
 
 
+def test_an_index_is_no_column(client):
+    frame = OBSERVATIONS.to_pandas().set_index(pd.Index(np.arange(400) ** 2, name="id"))
+    geometry = geopandas.points_from_xy(frame["lon"], frame["lat"], crs="EPSG:4326")
+    places = geopandas.GeoDataFrame(geometry=geometry, index=frame.index)
+    references = client.register(REFERENCES)
+    for table, options in ((frame[["lat", "lon"]], {"observation_columns": "*"}), (places, {})):
+        expected = georesolve.nearest(table, REFERENCES, **options)
+        for known in (REFERENCES, references):
+            found = client.nearest(table, known, **options)
+            assert [*found.columns] == [*expected.columns]
+            assert found.index.equals(expected.index)
+    client.remove(references)
+
+
 def write_geojson(table, path):
     frame = table.to_pandas()
     geometry = geopandas.points_from_xy(frame["lon"], frame["lat"], crs="EPSG:4326")
