@@ -438,7 +438,7 @@ class Index:
         points = self.search.references
         with complete(Path(path)) as temporary:
             if points.shapes is None:
-                write_points(points, temporary)
+                write_points(points, temporary, {"earth": self.search.earth})
             else:
                 write_shapes(points, temporary)
         self.search.save_index(_beside(path))
@@ -448,12 +448,13 @@ class Index:
         cls,
         path: str | os.PathLike[str],
         *,
-        earth: Earth = "sphere",
+        earth: Earth | None = None,
         device: DeviceChoice = "auto",
     ) -> Self:
         """Read references that were saved, and map what was built of them.
 
-        It is built anew where its file is missing, damaged or of another version.
+        It is built anew where its file is missing, damaged or of another version. `earth` is None
+        for that of the Index that was saved.
 
         Raises
         ------
@@ -471,7 +472,9 @@ class Index:
                 "which reads any table of points"
             ) from error
         trusted: dict[str, Any] = {"on_invalid": "null", "coordinates": "trust"}
-        index = cls(Path(path), **names, **trusted, earth=earth, device=device)
+        index = cls(
+            Path(path), **names, **trusted, earth=earth or own.get("earth", "sphere"), device=device
+        )
         index.search.open_index(_beside(path))
         return index
 

@@ -239,13 +239,13 @@ def write_shapes(points: Points, path: Path) -> None:
     pq.write_table(points.kept.select(kept).replace_schema_metadata(metadata), path)
 
 
-def write_points(points: Points, path: Path) -> Dataset:
-    """Write points, and what is kept beside them, as a canonical dataset."""
+def write_points(points: Points, path: Path, told: dict[str, str] | None = None) -> Dataset:
+    """Write points, and what is kept beside them, as a canonical dataset that tells more."""
     table = points.kept
     for name, column in ((points.lat, points.lat_deg), (points.lon, points.lon_deg)):
         if name in table.column_names:
             table = table.drop_columns(name)
         table = table.append_column(name, pa.array(column))
-    return write_dataset(
-        table.schema, table.to_batches(), path, lat=points.lat, lon=points.lon, id=points.id
-    )
+    lat, lon, id = points.lat, points.lon, points.id
+    batches = table.to_batches()
+    return write_dataset(table.schema, batches, path, lat=lat, lon=lon, id=id, told=told)

@@ -7,7 +7,7 @@ their SHA-256 names it.
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, reduce
@@ -217,15 +217,16 @@ def write_dataset(
     geometries: Geometries | None = None,
     with_digest: bool = True,
     evidence: Evidence | None = None,
+    told: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Write batches as a canonical dataset, to a file or into memory where there is no `path`.
 
     The columns `lat` and `lon` are float64, nulls allowed. Who keeps the file makes it durable.
     `evidence` is what the rows have shown once all batches are taken; without it they are looked at
-    here.
+    here. What is `told` stands in the metadata, too.
     """
     seen, widths = evidence or Evidence(), dict.fromkeys(schema.names, Width())
-    own = {"id": id, "lat": lat, "lon": lon}
+    own = {"id": id, "lat": lat, "lon": lon, **(told or {})}
     schema = pa.schema(
         [
             pa.field(field.name, field.type, nullable=field.name not in (lat, lon))

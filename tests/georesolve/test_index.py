@@ -38,6 +38,15 @@ def test_it_answers_as_the_references_do(passed_on, tmp_path, device):
         assert given.to_pylist() == expected.to_pylist()
 
 
+def test_it_stays_on_its_earth(tmp_path):
+    index = georesolve.Index(REFERENCES, earth="wgs84")
+    expected = index.nearest(OBSERVATIONS)
+    assert not expected.equals(georesolve.nearest(OBSERVATIONS, REFERENCES))
+    assert saved(index, tmp_path).nearest(OBSERVATIONS).equals(expected)
+    again = georesolve.Index.open(tmp_path / "index.parquet", earth="sphere")
+    assert again.nearest(OBSERVATIONS).equals(georesolve.nearest(OBSERVATIONS, REFERENCES))
+
+
 def test_it_keeps_what_it_was_built_of():
     frame = REFERENCES.to_pandas()
     index = georesolve.Index(frame)
