@@ -116,8 +116,9 @@ def _opened_at(source: Source) -> str:
             f"{source.file}: its shapefiles lie in several folders ({listed}): give those of one "
             "folder as an archive"
         )
-    inside = f"/vsizip/{{{source.path}}}"
-    return f"{inside}/{shapes[0] if len(shapes) == 1 else shapes[0].parent}"
+    # GDAL knows no folder `.`.
+    inside = shapes[0] if len(shapes) == 1 else shapes[0].parent
+    return f"/vsizip/{{{source.path}}}/{inside}".removesuffix("/.")
 
 
 def _layer(source: Source, path: str) -> str:

@@ -176,6 +176,17 @@ def test_a_shapefile_in_an_archive(tmp_path):
         georesolve.nearest(folder / "o.shp", REFERENCES)
 
 
+def test_one_of_two_shapefiles_in_an_archive_is_named(tmp_path):
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for name, table in (("o", OBSERVATIONS), ("r", REFERENCES)):
+        write(table, folder / f"{name}.shp")
+    shutil.make_archive(tmp_path / "both", "zip", folder)
+    layers = {"observation_layer": "o", "reference_layer": "r"}
+    found = georesolve.nearest(*[tmp_path / "both.zip"] * 2, **layers)
+    assert found.equals(georesolve.nearest(OBSERVATIONS, REFERENCES))
+
+
 def test_several_files_and_a_folder_of_shapefiles(tmp_path):
     folder = tmp_path / "parts"
     folder.mkdir()
