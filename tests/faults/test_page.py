@@ -373,6 +373,33 @@ def test_groups_and_times(chromium, service):
         expect(page.get_by_text("rank_by").or_(page.get_by_text("rank by"))).to_be_visible()
 
 
+def test_airports_with_another_nearest_place_on_the_ellipsoid(page, pictures):
+    page.goto("/")
+    for role, name in {"Observations": "airports", "References": "places"}.items():
+        panel = page.get_by_role("group", name=role)
+        panel.locator("input[type=file]").set_input_files(SAMPLES / f"{name}.parquet")
+        expect(panel).to_contain_text("extent")
+    page.get_by_text("More options").click()
+    page.get_by_label("Measure on").select_option("wgs84")
+    page.get_by_role("button", name="Match").click()
+    page.wait_for_url(re.compile(r"\?job="))
+    expect(page.get_by_role("heading", name="k = 1, on the ellipsoid")).to_be_visible()
+    page.get_by_text("The same on the sphere").click()
+    page.get_by_role("button", name="List what differs").click()
+    listed = page.get_by_role("region", name="other nearest references")
+    expect(listed).to_be_visible()
+    page.screenshot(path=pictures / "earths.png", full_page=True)
+    expect(page.get_by_text("37 of 28\u202f298 observations have another nearest")).to_be_visible()
+    rows = [line.split("\t") for line in listed.inner_text().replace("\u202f", "").splitlines()[1:]]
+    told = re.findall(
+        r"^\w{4} (.+): (.+) (\d+ m), (.+) (\d+ m)$",
+        (SAMPLES.parent / "docs/ellipsoid.md").read_text(),
+        re.MULTILINE,
+    )
+    assert len(told) == 37
+    assert sorted(rows) == sorted([name, far, m, near, n] for name, near, n, far, m in told)
+
+
 def test_what_is_wrong_with_a_distance_stands_beside_it(chromium, service):
     for page in opened(chromium, service, refusal=400):
         ask_within(with_points(page), "-5", "pairs, nearest first")

@@ -85,7 +85,8 @@ def title_of(asked: Asked) -> str:
     if options.filters and options.filters.observation_by:
         by = filter(str.isprintable, ", ".join(options.filters.observation_by)[:80])
         asks += f", by {''.join(by)}"
-    return f"{names[0]} x {names[1]}, {asks}{f', within {distance}' if distance else ''}"
+    earth = ", on the ellipsoid" if options.earth == "wgs84" else ""
+    return f"{names[0]} x {names[1]}, {asks}{f', within {distance}' if distance else ''}{earth}"
 
 
 async def _check(service: Service, asked: Asked, inputs: MatchInputs) -> None:

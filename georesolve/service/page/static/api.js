@@ -52,17 +52,26 @@ export async function post(path, body, headers = {}, options = {}) {
 
 export const patch = (path, body) => post(path, body, {}, { method: "PATCH" });
 
-// The first rows of the result of a job: its JSON has a row a line, and what comes behind is not read.
-export async function rowsOfResult(address, most) {
-  const reader = (await answerOf(`${address}/results/matches.json`)).body.getReader();
-  const decoder = new TextDecoder();
-  let text = "";
-  for (let piece = await reader.read(); !piece.done && text.split("\n").length < most + 3; piece = await reader.read()) {
-    text += decoder.decode(piece.value, { stream: true });
+// The rows of the result of a job: its JSON has a row a line. What is not asked for is not read.
+export async function* rowsIn(address) {
+  const { body } = await answerOf(`${address}/results/matches.json`);
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  try {
+    for (let piece = await reader.read(); !piece.done; piece = await reader.read()) {
+      const lines = (rest + piece.value).split("\n");
+      rest = lines.pop();
+      for (const line of lines) if (line.startsWith("{")) yield JSON.parse(line.replace(/,$/, ""));
+    }
+  } finally {
+    await reader.cancel();
   }
-  await reader.cancel();
-  const lines = text.split("\n").slice(1, most + 1).map((line) => line.replace(/,$/, ""));
-  return lines.filter((line) => line.startsWith("{") && line.endsWith("}")).map((line) => JSON.parse(line));
+}
+
+export async function rowsOfResult(address, most) {
+  const rows = [];
+  for await (const row of rowsIn(address)) if (rows.push(row) >= most) break;
+  return rows;
 }
 
 // Health is told with 503, too, when the service cannot work.

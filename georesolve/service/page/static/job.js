@@ -3,9 +3,10 @@
 import { Problem, get, linkOf, patch, remove, rowsOfResult } from "./api.js";
 import { definitions, element, folded, named, problemOf, rowsTable, table } from "./elements.js";
 import { commandsOf } from "./commands.js";
+import { otherEarth } from "./earths.js";
 import { histogramOf } from "./histogram.js";
 import { mapOf } from "./map.js";
-import { age, bytes, count, inRows, many, seconds, time } from "./quantities.js";
+import { age, bytes, count, inRows, seconds, time } from "./quantities.js";
 
 const LIVE = ["accepted", "running"];
 const SHOWN_ROWS = 10;
@@ -58,7 +59,7 @@ const lasted = (job) => (Date.parse(job.finished) - Date.parse(job.started)) / 1
 
 function stateOf(job, address) {
   const facts = [
-    many(job.rows, "observation"),
+    inRows(job.rows),
     job.finished && job.started && `took ${seconds(lasted(job))}`,
     `accepted ${age(job.created)}`,
     job.expires && job.status === "successful" && `kept until ${time(job.expires)}`,
@@ -114,6 +115,7 @@ async function showOutcome(outcome, job, address) {
       ),
     ),
     rows,
+    ...(hasOtherEarth(kind, report) ? [folded(...otherEarth(address, report, process.inputs, (other) => ended(other, () => {})))] : []),
     folded("From a program", ...commandsOf(new URL(address, document.baseURI).href, isCount)),
     folded("Options", definitions(Object.entries({ ...report.options, ...report.options.filters }).filter(([name]) => name in process.inputs).map(([name, value]) => [name, textOf(value)]))),
     folded("Where the time went", ...stagesOf(job, report)),
@@ -144,6 +146,10 @@ function kindOf(job, report) {
   if (Object.keys(report.options.summary ?? {}).length) return report.options.summary_by;
   return job.processID === "within" ? "pair" : "nearest";
 }
+
+// A result that has a row for each observation on a sphere and on the ellipsoid: to lines and polygons
+// distances are measured on a sphere alone.
+const hasOtherEarth = (kind, { options, search }) => kind === "nearest" && options.k === 1 && options.how === "left" && !search.startsWith("shapes");
 
 async function removed(address) {
   if (!confirm("Remove this job and its result for good?")) return;

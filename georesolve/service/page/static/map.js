@@ -35,7 +35,7 @@ const NEAR = {
 };
 
 // What one of the two sets is called in a row: by a column that is a name, by its id, or by its row.
-function calledIn(row, role) {
+export function calledIn(row, role) {
   const own = Object.keys(row).filter((key) => key.startsWith(`${role}_`) && typeof row[key] === "string");
   const name = own.find((key) => NAMED.test(key)) ?? (row[`${role}_id`] !== undefined ? `${role}_id` : own[0]);
   return name && row[name] !== null ? String(row[name]) : `row ${row[role]}`;
