@@ -478,7 +478,8 @@ class Store(Queries):
         """Mark a live job as running; tells whether it still was live."""
         # It began when it first did: what it waits when it is taken up again is no queue.
         started = sa.func.coalesce(jobs.c.started, now())
-        values = {"status": "running", "started": started, "message": "starting"}
+        message = "starting; kernels that are new to this machine are compiled first"
+        values = {"status": "running", "started": started, "message": message}
         return self.update_live(id, **values, rows_a_second=None, held=True)
 
     def note_death(self) -> None:
