@@ -300,7 +300,7 @@ def test_pairs_within_a_distance(page, pictures):
     inputs = sent.value.post_data_json["inputs"]
     assert (inputs["question"], inputs["distance_m"], inputs["once"]) == ("within", 400_000, True)
     assert not {"k", "max_distance_m", "summary", "summary_by"} & inputs.keys()
-    expect(page.get_by_text("1 pair in these tiles")).to_be_visible()
+    expect(page.get_by_text("1 pair in and around this view")).to_be_visible()
     place = page.get_by_role("region", name="map of the result")
     expect(place.locator("path.join")).to_have_count(1)
     page.get_by_text("From a program").click()
@@ -329,7 +329,7 @@ def test_counts_within_a_distance(page, service, pictures, by):
     page.get_by_text("From a program").click()
     expect(page.get_by_text('max("count")')).to_be_visible()
     expect(page.get_by_role("link", name="GeoJSON lines")).to_have_count(0)
-    expect(page.get_by_text(f"10 {by}s in these tiles: point at one")).to_be_visible()
+    expect(page.get_by_text(f"10 {by}s in and around this view: point at one")).to_be_visible()
     swatches = legend.locator("rect")
     colours = [one.get_attribute("fill") for one in swatches.all()]
     assert len({*colours}) == 4
@@ -578,6 +578,7 @@ def test_lines_and_polygons_are_drawn_and_joined(page, pictures, tmp_path):
     panel = page.get_by_role("group", name="References")
     panel.locator("input[type=file]").set_input_files(tmp_path / "zones.parquet")
     expect(panel).to_contain_text("lines and polygons")
+    expect(panel.get_by_label("zone")).to_be_checked()
     page.get_by_role("button", name="Match").click()
     page.wait_for_url(re.compile(r"\?job="))
     place = page.get_by_role("region", name="map of the result")
@@ -596,3 +597,12 @@ def test_lines_and_polygons_are_drawn_and_joined(page, pictures, tmp_path):
     expect(place.locator("path.shape").filter(visible=True).first).to_be_visible()
     place.screenshot(path=pictures / "joined.png")
     refuse_barriers(page)
+    page.goto("/")
+    put(page, "Observations", "inside.csv", b"lat,lon\n25,-125\n27,-123\n")
+    panel = page.get_by_role("group", name="References")
+    panel.locator("input[type=file]").set_input_files(tmp_path / "zones.parquet")
+    expect(panel).to_contain_text("lines and polygons")
+    page.get_by_role("button", name="Match").click()
+    page.wait_for_url(re.compile(r"\?job="))
+    expect(page.get_by_text("All distances are 0 m.")).to_be_visible()
+    expect(place.locator(".key")).to_have_text(" Distance: 0 m")

@@ -48,6 +48,9 @@ export function histogramOf(spread, isCount) {
   if (!spread.percentiles.length) return [element("p", {}, "No observation has a reference.")];
   const words = isCount ? COUNTS : DISTANCES;
   const percentiles = spread.percentiles.map((one) => ({ ...one, number: one.distance_m ?? one.count }));
+  const [least, most] = [percentiles[0].number, percentiles.at(-1).number];
+  // Such as those of points in polygons.
+  if (least === most) return [element("p", {}, `All ${words.of} are ${words.number(most)}.`)];
   const place = element("div");
   const scale = choice("logarithmic", [["logarithmic", "logarithmic"], ["linear", "linear"]], { onchange: () => show() });
   const show = () => place.replaceChildren(bars(spread[scale.value], percentiles, words));

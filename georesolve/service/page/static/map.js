@@ -28,10 +28,10 @@ const FAR = {
   reference: "Zoom in to see the count of each reference.",
 };
 const NEAR = {
-  nearest: (n) => `${many(n, "observation")} in these tiles, each with a line to its references if it has any.`,
-  pair: (n) => `${many(n, "pair")} in these tiles, each with a line from the observation to the reference.`,
-  observation: (n) => `${many(n, "observation")} in these tiles: point at one to read its count.`,
-  reference: (n) => `${many(n, "reference")} in these tiles: point at one to read its count.`,
+  nearest: (n) => `${many(n, "observation")} in and around this view, each with a line to its references if it has any.`,
+  pair: (n) => `${many(n, "pair")} in and around this view, each with a line from the observation to the reference.`,
+  observation: (n) => `${many(n, "observation")} in and around this view: point at one to read its count.`,
+  reference: (n) => `${many(n, "reference")} in and around this view: point at one to read its count.`,
 };
 
 // What one of the two sets is called in a row: by a column that is a name, by its id, or by its row.
@@ -67,7 +67,7 @@ export async function mapOf(address, kind, options) {
   }
   if (!layer.rows) return [element("p", {}, "The result has no observation that a map could show.")];
   const place = element("div", { class: "map", role: "region", "aria-label": "map of the result" });
-  const told = element("p", { "aria-live": "polite", class: "faint" });
+  const told = element("p", { "aria-live": "polite", class: "faint" }, "The points are being drawn.");
   // Leaflet wants its place to have a size, so it must stand in the page before.
   requestAnimationFrame(() => draw(place, told, address, layer, kind, options));
   const beyond = `Beyond 85.0511° north or south, where this map ends: ${inRows(layer.rows_beyond)}.`;
@@ -87,12 +87,15 @@ function keyOf({ colors, color_unmatched: unmatched, counts, rows }, kind) {
     ];
   }
   if (!colors.length) return [element("p", {}, swatches("swatch", [unmatched]), " unmatched")];
+  const without = (counts.matched ?? 0) < rows ? element("p", {}, swatches("swatch", [unmatched]), " without a match") : null;
+  const { color, distance_m: most } = colors.at(-1);
+  if (colors[0].distance_m === most) return [element("p", {}, swatches("swatch", [color]), ` Distance: ${metres(most)}`), without];
   const ends = [colors[0], colors[colors.length >> 1], colors.at(-1)].map((one) => element("span", {}, metres(one.distance_m)));
   return [
     element("p", {}, "Distance, the median in a pixel"),
     swatches("legend", colors.map((one) => one.color)),
     element("div", { class: "row" }, ends),
-    (counts.matched ?? 0) < rows ? element("p", {}, swatches("swatch", [unmatched]), " without a match") : null,
+    without,
   ];
 }
 

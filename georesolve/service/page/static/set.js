@@ -158,7 +158,7 @@ export class PointSet {
     const others = dataset.columns.filter((name) => ![dataset.lat, dataset.lon, dataset.id_column].includes(name));
     if (others.length) {
       // What a map can show at a point without a further step.
-      const called = others.find((name) => /^(name|title|label)$/i.test(name)) ?? others.find((name) => /name/i.test(name));
+      const called = others.find((name) => /^(name|title|label)$/i.test(name)) ?? others.find((name) => /name/i.test(name)) ?? (dataset.id_column ? null : others.find((name) => dataset.lat !== `${name}_lat`));
       const box = (name) => element("label", { class: "chip" }, element("input", { type: "checkbox", value: name, checked: name === called, onchange: this.changed }), ` ${name}`);
       this.carry.append(element("h3", {}, "Take along into the result"), ...others.map(box));
     }
