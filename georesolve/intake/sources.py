@@ -183,6 +183,6 @@ def input_format(media_type: str | None, name: str | None, head: bytes, file: st
     # Files of a machine have no media type to speak of.
     typed = f", nor does its media type ({essence[:80]})" if essence else ""
     raise UnsupportedFormat(
-        f"{file}: its name ({called}) does not tell the format{typed}: give Parquet, Arrow, CSV or "
-        "GeoJSON, named .parquet, .arrow, .csv or .geojson"
+        f"{file}: its name ({called}) does not tell the format{typed}: give Parquet, Arrow, "
+        "GeoPackage, FlatGeobuf or a zipped shapefile, or name it .csv or .geojson"
     )

@@ -315,7 +315,7 @@ def test_an_address_of_no_service(files, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("flags", "said"),
-    [((), "say it with --from"), (("--from", "txt"), "named .parquet, .arrow, .csv or .geojson")],
+    [((), "say it with --from"), (("--from", "txt"), "name it .csv or .geojson")],
 )
 def test_standard_input_of_no_known_format(files, tmp_path, capsys, monkeypatch, flags, said):
     with (files / "observations.csv").open() as file:

@@ -94,7 +94,9 @@ def test_a_csv_names_its_crs(service):
     refused = service.post("/datasets", files={"file": ("utm.csv", content)})
     assert refused.status_code == 400
     assert "metres" in refused.json()["detail"]
-    options = {"crs": "EPSG:25832"}
+    refused = service.post("/datasets", files={"file": ("u.csv", content)}, data={"crs": "utm 32"})
+    assert "PROJ knows no way from the CRS 'utm 32'" in refused.json()["detail"]
+    options = {"crs": "25832"}
     made = service.post("/datasets", files={"file": ("utm.csv", content)}, data=options)
     made = made.raise_for_status().json()
     assert made["columns"] == ["id", "northing", "easting", "lon", "lat"]

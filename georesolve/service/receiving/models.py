@@ -8,8 +8,8 @@ from georesolve.intake.columns import LONGEST_NAME, Edges, OnInvalid, Reading, T
 from georesolve.service.http.parameters import Parameters
 
 ColumnName = Annotated[str, Field(max_length=LONGEST_NAME)]
-# PROJ would take more, such as the names of files.
-CrsName = Annotated[str, Field(pattern="^[A-Za-z]{1,16}:[A-Za-z0-9]{1,16}$")]
+# PROJ says what it does not know; it would take more, such as the names of files.
+CrsName = Annotated[str, Field(pattern="^[A-Za-z0-9: _-]{1,64}$")]
 
 
 class TableParameters(Parameters):
