@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.extras import needed
+from georesolve.intake.geometry import geometries_of, is_wgs_84
 from georesolve.intake.representations import as_plain, plain_schema
 from georesolve.intake.sources import BATCH_ROWS
 from georesolve.workers.datasets import Coordinates, Dataset
@@ -30,6 +31,7 @@ def write_layer(
 ) -> None:
     """Write a result as a layer of points, those of the observations.
 
+    A row a reference has the geometry of it that the result carries, such as a polygon, if any.
     Values are numbers and texts, as in CSV. It is written to `temporary`; of the several files of a
     shapefile the others appear beside the target.
     """
@@ -37,16 +39,27 @@ def write_layer(
     import shapely
 
     coordinates = Coordinates(observations)
-    plain = plain_schema(result.schema_arrow)
+    by_reference = result.schema_arrow.names[0] == "reference"
+    own = [
+        name
+        for name, about in geometries_of(result.schema_arrow).items()
+        if by_reference and ("crs" not in about or is_wgs_84(about["crs"]))
+    ][:1]
+    rest = [one for one in result.schema_arrow.names if one not in own]
+    plain = plain_schema(pa.schema([result.schema_arrow.field(one) for one in rest]))
     names = _short(plain.names, _LONGEST_NAME.get(format))
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in result.iter_batches(BATCH_ROWS):
-            lon, lat = coordinates.of(batch.column(0).to_numpy())
-            shapes = shapely.points(lon - 360 * (lon > 180), lat)
-            shapes[shapely.is_empty(shapes)] = None
-            wkb = pa.array(shapely.to_wkb(shapes), pa.binary())
-            yield as_plain(batch).rename_columns(names).append_column(_GEOMETRY, wkb)
+            if own:
+                wkb = batch[own[0]].cast(pa.binary())
+            else:
+                lon, lat = coordinates.of(batch.column(0).to_numpy())
+                shapes = shapely.points(lon - 360 * (lon > 180), lat)
+                shapes[shapely.is_empty(shapes)] = None
+                wkb = pa.array(shapely.to_wkb(shapes), pa.binary())
+            named = as_plain(batch.select(rest)).rename_columns(names)
+            yield named.append_column(_GEOMETRY, wkb)
 
     folder = temporary.with_name(f"{temporary.name}.parts")
     folder.mkdir()
@@ -65,7 +78,7 @@ def write_layer(
             layer=target.stem,
             driver=_DRIVERS[format],
             geometry_name=_GEOMETRY,
-            geometry_type="Point",
+            geometry_type="Unknown" if own else "Point",
             crs="EPSG:4326",
             **_WRITING.get(format, {}),
         )

@@ -14,7 +14,7 @@ import shapely
 import georesolve
 from georesolve import commands, files
 from georesolve.extras import MissingExtra
-from georesolve.options import Options
+from georesolve.options import Options, WithinOptions
 from tests.conftest import points
 
 OBSERVATIONS = points(300, 1, name=[f"o{i}" for i in range(300)])
@@ -75,6 +75,24 @@ def test_results_are_written_as_layers(tmp_path, suffix):
         assert (found[name].isna() == missing).all()
         assert (mine[~missing] == theirs[~missing]).all(), name
     assert 0 < expected["reference"].isna().sum() < 300
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_row_a_polygon_has_the_polygon(tmp_path, suffix):
+    zones = frame(REFERENCES).cx[-170:170, -80:80].reset_index(drop=True)
+    zones.geometry = shapely.buffer(zones.geometry, 9)
+    sets = write(OBSERVATIONS, tmp_path / "o.fgb"), write(zones, tmp_path / "zones.gpkg")
+    options = WithinOptions(
+        distance_m=0, summary={"count": True}, summary_by="reference", columns="*"
+    )
+    files.resolve(*sets, tmp_path / f"counts.{suffix}", options)
+    found = geopandas.read_file(tmp_path / f"counts.{suffix}")
+    assert found.crs == "EPSG:4326"
+    assert shapely.equals(found.geometry, zones.geometry).all()
+    assert not [name for name in found if name.endswith("geom")]
+    held = frame(OBSERVATIONS).sjoin(found[["geometry"]])["index_right"].value_counts()
+    assert held.reindex(found.index, fill_value=0).tolist() == found["count"].tolist()
+    assert 0 < found["count"].sum() < 300 * len(found)
 
 
 def test_names_of_a_shapefile_are_short_and_differ(tmp_path):
