@@ -137,7 +137,8 @@ def sjoin(
     """
     if predicate not in ("dwithin", "intersects"):
         raise ValueError(
-            f"predicate must be 'dwithin' or 'intersects', got {predicate!r}: GeoPandas has others"
+            f"predicate must be 'dwithin' or 'intersects', got {predicate!r}: points are joined to "
+            "the polygons that hold them by 'intersects'"
         )
     if predicate == "intersects":
         if distance is not None:
@@ -151,7 +152,7 @@ def sjoin(
     if metres.shape not in ((), (left.rows,)) or not ((metres >= 0) & (metres < np.inf)).all():
         raise ValueError(
             f"distance must be metres, 0 or more: a number, or {left.rows} for the rows of the "
-            f"left, got {distance!r:.80}"
+            f"left, got {distance!r:.80}; predicate='intersects' joins to polygons without one"
         )
     each = metres if metres.ndim else float(metres)
     batch = Batch(left.lat_deg, left.lon_deg, 0, each)

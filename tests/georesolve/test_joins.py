@@ -200,7 +200,10 @@ def test_pairs_within_a_distance_are_nearest_first(how):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "distance must be metres, 0 or more: a number, or 3 for the rows .* got None"),
+        (
+            {},
+            "distance must be metres, 0 or more: a number, or 3 for the rows .* got None.*'intersects'",
+        ),
         ({"distance": -1}, "distance must be metres"),
         ({"distance": "5km"}, "distance must be metres.* got '5km'"),
         ({"distance": [1.0, 2.0]}, r"or 3 for the rows of the left, got \[1.0, 2.0\]"),
