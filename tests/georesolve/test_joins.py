@@ -202,7 +202,7 @@ def test_pairs_within_a_distance_are_nearest_first(how):
     [
         (
             {},
-            "distance must be metres, 0 or more: a number, or 3 for the rows .* got None.*'intersects'",
+            "distance must be metres, 0 or more: a number, or 3 for the .* got None.*'intersects'",
         ),
         ({"distance": -1}, "distance must be metres"),
         ({"distance": "5km"}, "distance must be metres.* got '5km'"),

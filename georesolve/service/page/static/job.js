@@ -59,7 +59,6 @@ const lasted = (job) => (Date.parse(job.finished) - Date.parse(job.started)) / 1
 
 function stateOf(job, address) {
   const facts = [
-    inRows(job.rows),
     job.finished && job.started && `took ${seconds(lasted(job))}`,
     `accepted ${age(job.created)}`,
     job.expires && job.status === "successful" && `kept until ${time(job.expires)}`,
