@@ -199,6 +199,21 @@ def test_two_geopackages_in_other_crs_become_a_map_with_names(chromium, service,
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
+def test_a_crs_that_is_missing_is_named_in_its_field(chromium, service):
+    content = b"name,easting,northing\na,743456.8,5583262.6\nb,471950.7,5508004.9\n"
+    for page in opened(chromium, service, refusal=400):
+        page.goto("/?match")
+        panel = put(page, "References", "utm.csv", content)
+        expect(panel.get_by_role("alert")).to_contain_text("metres")
+        field = panel.get_by_label("CRS of these coordinates")
+        for crs, said in (("utm 32", "PROJ knows no way"), ("25832", "extent 49.72° N")):
+            expect(field).to_have_attribute("aria-invalid", "true")
+            field.fill(crs)
+            page.keyboard.press("Tab")
+            expect(panel).to_contain_text(said)
+        expect(field).not_to_have_attribute("aria-invalid", "true")
+
+
 def test_swapped_axes_are_refused_in_words(chromium, service):
     swapped = "id,lat,lon\na,170.5,-45.9\nb,151.2,-33.9\nc,174.8,-36.8\n"
     for page in opened(chromium, service, refusal=400):

@@ -13,6 +13,8 @@ const READ = {
   layer: ["Layer of a GeoPackage", "the only one"],
   crs: ["CRS of these coordinates", "degrees, or EPSG:25832"],
 };
+// What a refusal says where one of these fields mends it.
+const MENDED = { layer: /as layer|no layer/, crs: /as crs|crs=|the CRS / };
 const SAYS = { observations: ["Observations", "what was seen"], references: ["References", "where things are"] };
 const ENDINGS = ".parquet,.csv,.tsv,.geojson,.json,.arrow,.arrows,.gpkg,.fgb,.zip,.gz";
 const SHOWN_ROWS = 5;
@@ -120,12 +122,16 @@ export class PointSet {
     this.found.prepend(problemOf(problem));
     // What mends it is often the name of a column.
     if (/column|option|layer/.test(problem.detail)) this.details.open = true;
+    for (const [name, words] of Object.entries(MENDED)) {
+      if (words.test(problem.detail)) this.names[name].setAttribute("aria-invalid", "true");
+    }
   }
 
   async #become(dataset) {
     this.sending.abort();
     const { signal } = (this.sending = new AbortController());
     this.dataset = null;
+    for (const input of Object.values(this.names)) input.removeAttribute("aria-invalid");
     // What stands below stays where it is, under a pointer that is about to click it.
     this.panel.style.minHeight = `${this.panel.offsetHeight}px`;
     this.found.replaceChildren();
