@@ -61,7 +61,7 @@ def wait_until_ready(url: str, service: subprocess.Popen[bytes]) -> list[dict[st
                 told = True
                 for check in json.load(error)["checks"]:
                     if not check["ok"]:
-                        print(f"  {check['name']} not yet: {check['detail']}", flush=True)
+                        print(f"  waiting for {check['name']}: {check['detail']}", flush=True)
             time.sleep(0.2)
     what = "ended" if service.poll() is not None else f"was not ready within {READY_SECONDS} s"
     sys.exit(f"the service {what}; its log is {OUT / 'log'}")
