@@ -415,6 +415,20 @@ def test_airports_with_another_nearest_place_on_the_ellipsoid(page, pictures):
     assert sorted(rows) == sorted([name, far, m, near, n] for name, near, n, far, m in told)
 
 
+def test_beside_a_tile_with_too_many_points_there_are_no_dots(page):
+    rows = [f"{1 + i / 1e4},{1 if i < 2100 else 40}" for i in range(2400)]
+    page.goto("/")
+    put(page, "Observations", "crowd.csv", "\n".join(["lat,lon", *rows]).encode())
+    expect(put(page, "References", "points.csv", POINTS)).to_contain_text("extent")
+    asked = []
+    page.on("request", lambda one: ".geojson" in one.url and asked.append(one.url))
+    page.get_by_role("button", name="Match").click()
+    page.wait_for_url(re.compile(r"\?job="))
+    expect(page.get_by_text("Zoom in to see lines")).to_be_visible()
+    assert asked
+    assert [url for url in asked if "most=0" not in url] == []
+
+
 def test_what_is_wrong_with_a_distance_stands_beside_it(chromium, service):
     for page in opened(chromium, service, refusal=400):
         ask_within(with_points(page), "-5", "pairs, nearest first")

@@ -28,8 +28,8 @@ class TableParameters(Parameters):
     )
     crs: CrsName | None = Field(
         None,
-        description="CRS of columns of coordinates, and of a layer that does not say its own, such "
-        "as EPSG:25832; degrees on WGS 84 without it",
+        description="CRS of columns of coordinates, and of a layer or GeoParquet that does not say "
+        "its own, such as EPSG:25832; degrees on WGS 84 without it",
     )
     on_invalid: OnInvalid = Field(
         "error", description="error: refuse invalid coordinates; null: keep them with a status"

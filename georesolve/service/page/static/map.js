@@ -12,6 +12,8 @@ import { shapesOn } from "./shapes.js";
 const MOST_LINED = 500;
 const MOST_DOTS = 5000;
 const MOST_TILES = 40;
+// A tile with more gives none of them, and beside it dots would look like all that there is.
+const MOST_A_TILE = 2000;
 const TILE_PIXELS = 256;
 const WIDE_PIXELS = 700;
 const COUNTED = { observation: "reference", reference: "observation" };
@@ -150,10 +152,15 @@ async function draw(place, told, address, layer, kind, options) {
     const ask = (query) => Promise.all(inView.map(({ z, x, y }) => get(`${address}/tiles/${z}/${x}/${y}.geojson${query}`, { signal })));
     let found = [];
     let total = Infinity;
+    let most = 0;
     try {
-      if (inView.length <= MOST_TILES) total = (await ask("?most=0")).reduce((sum, one) => sum + one.observations, 0);
+      if (inView.length <= MOST_TILES) {
+        const counts = (await ask("?most=0")).map((one) => one.observations);
+        total = counts.reduce((sum, one) => sum + one, 0);
+        most = Math.max(...counts);
+      }
       if (total * ranks <= MOST_LINED) found = await ask(ranks > 1 ? "?ranks=all" : "");
-      else if (total <= MOST_DOTS) found = await ask("");
+      else if (total <= MOST_DOTS && most <= MOST_A_TILE) found = await ask("");
     } catch (error) {
       if (error.name === "AbortError") return;
       throw error;
