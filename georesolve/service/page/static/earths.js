@@ -62,6 +62,7 @@ export function otherEarth(address, report, inputs, ended) {
       button.disabled = false;
     }
   });
-  const why = "The Earth is no sphere: where two references are about equally far, another one may be the nearest. A job that measures there lists the observations for which it is.";
-  return [`The same ${SAID[OTHER[options.earth]]}`, element("p", { class: "faint" }, why), element("div", { class: "row" }, button), place];
+  const there = SAID[OTHER[options.earth]];
+  const why = `The Earth is no sphere: where two references are about equally far, another one may be the nearest. A second job measures ${there}. The observations that have another nearest reference there are then listed here.`;
+  return [`The same ${there}`, element("p", { class: "faint" }, why), element("div", { class: "row" }, button), place];
 }
