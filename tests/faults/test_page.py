@@ -607,6 +607,7 @@ def test_lines_and_polygons_are_drawn_and_joined(page, pictures, tmp_path):
     panel = page.get_by_role("group", name="References")
     panel.locator("input[type=file]").set_input_files(tmp_path / "zones.parquet")
     expect(panel).to_contain_text("lines and polygons")
+    expect(panel).to_contain_text("of the first vertex")
     expect(panel.get_by_label("zone")).to_be_checked()
     page.get_by_role("button", name="Match").click()
     page.wait_for_url(re.compile(r"\?job="))

@@ -33,8 +33,9 @@ export function table(headings, rows, about = {}) {
 
 // Rows as objects; `dataset` says what some of its columns are. Points that stand there as coordinates
 // are not shown a second time.
-export function rowsTable(rows, label, { lat = "", lon, id_column: id } = {}) {
-  const roles = { [lat]: "latitude", [lon]: "longitude", ...(id?.toLowerCase() === "id" ? {} : { [id]: "id" }) };
+export function rowsTable(rows, label, { lat = "", lon, id_column: id, geometry } = {}) {
+  const [y, x] = geometry ? ["of the first vertex", "of the first vertex"] : ["latitude", "longitude"];
+  const roles = { [lat]: y, [lon]: x, ...(id?.toLowerCase() === "id" ? {} : { [id]: "id" }) };
   const points = lat.replace(/_lat$/, "");
   const names = Object.keys(rows[0] ?? {}).filter((name) => name === lat || name !== points);
   const numbers = [...names.keys()].filter((at) => rows.some((row) => typeof row[names[at]] === "number"));
