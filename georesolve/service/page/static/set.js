@@ -14,7 +14,7 @@ const READ = {
   crs: ["CRS of these coordinates", "degrees, or EPSG:25832"],
 };
 // What a refusal says where one of these fields mends it.
-const MENDED = { layer: /as layer|no layer/, crs: /as crs|crs=|the CRS / };
+const MENDED = { layer: /as layer|no layer/, crs: /option crs|crs=|the CRS / };
 const SAYS = { observations: ["Observations", "what was seen"], references: ["References", "where things are"] };
 const ENDINGS = ".parquet,.csv,.tsv,.geojson,.json,.arrow,.arrows,.gpkg,.fgb,.zip,.gz";
 const SHOWN_ROWS = 5;
