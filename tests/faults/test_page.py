@@ -386,6 +386,7 @@ def test_groups_and_times(chromium, service):
         page.wait_for_url(re.compile(r"\?job="))
         page.get_by_text("Options", exact=True).click()
         expect(page.get_by_text("rank_by").or_(page.get_by_text("rank by"))).to_be_visible()
+        expect(page.get_by_text("The same on the ellipsoid")).to_have_count(0)
 
 
 def test_airports_with_another_nearest_place_on_the_ellipsoid(page, pictures):
