@@ -192,7 +192,8 @@ def _fetched(files: Sequence[File], folder: Path) -> Generator[Path]:
 
 def _source(path: Path, reading: Reading, file: str, unpacked: Path) -> Source:
     format, is_packed = format_of(path, None, path.name, file)
-    return Source(path, format, reading, file, unpacked=unpacked if is_packed else None)
+    packed_to = unpacked if is_packed else None
+    return Source(path, format, reading, file, unpacked=packed_to, side_by_side=True)
 
 
 def _with_columns(

@@ -10,11 +10,12 @@ hold the rows that it should, the file is read in one go.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from georesolve.intake.columns import needed_columns
 from georesolve.intake.delimited import lines_before_rows, read_csv
@@ -25,6 +26,8 @@ from georesolve.intake.sources import BATCH_ROWS, InputFormat, Range, Source, Ta
 from georesolve.workers.datasets import ROW_GROUP, streamed
 
 _FEWEST_ROWS = 2 * ROW_GROUP
+_GROUP_BYTES = 1 << 26
+"""About so many of a row group, encoded: several lie in memory where several are decoded."""
 _BLOCK_BYTES = 1 << 18
 """Stays in a processor's cache while its line ends are counted."""
 _LINE_END = ord("\n")
@@ -49,7 +52,7 @@ def _read_parquet(source: Source) -> Table:
         if names is not None:
             fields = [field for field in schema if field.name in names]
             schema = pa.schema(fields, schema.metadata)
-        return Table(schema, _validated(file.iter_batches(BATCH_ROWS, columns=names)), rows)
+        return Table(schema, _validated(_batches(source, file, names)), rows)
     start, stop = source.range[:2]
     counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
     begins = [0, *accumulate(counts)]
@@ -58,6 +61,27 @@ def _read_parquet(source: Source) -> Table:
     batches = file.iter_batches(BATCH_ROWS, row_groups=list(groups))
     own = _rows_of(batches, start - begins[first], stop - begins[first])
     return Table(file.schema_arrow, _validated(own), stop - start)
+
+
+def _batches(
+    source: Source, file: pq.ParquetFile, names: list[str] | None
+) -> Iterator[pa.RecordBatch]:
+    """All rows; several row groups are decoded at a time if the source says so and all are small."""
+    known, groups = file.metadata, range(file.num_row_groups)
+    largest = max((known.row_group(i).total_byte_size for i in groups), default=0)
+    columns = len(file.schema_arrow if names is None else names)
+    is_small = largest * columns <= _GROUP_BYTES * len(file.schema_arrow)
+    if not (source.side_by_side and is_small and len(groups) > 1):
+        return file.iter_batches(BATCH_ROWS, columns=names)
+    # What decodes files of strangers loads no compiler.
+    from georesolve.workers.threads import side_by_side
+
+    def decoded(group: int) -> list[pa.RecordBatch]:
+        # One file is not to be read by several threads.
+        own = streamed(source.path, known)
+        return list(own.iter_batches(BATCH_ROWS, row_groups=[group], columns=names))
+
+    return chain.from_iterable(side_by_side(decoded, groups))
 
 
 def _read_arrow(source: Source) -> Table:

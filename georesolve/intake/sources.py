@@ -76,7 +76,8 @@ class Source(NamedTuple):
     """A file to decode: where it lies, how to read it, and what to call it in errors.
 
     `charset` is the encoding that the client declared of its text. A file packed with gzip is
-    `unpacked` to a path first. `range` has the rows to read, None for all.
+    `unpacked` to a path first. `range` has the rows to read, None for all. Threads decode row
+    groups of Parquet `side_by_side`, if all are read: not where memory is confined.
     """
 
     path: Path
@@ -86,6 +87,7 @@ class Source(NamedTuple):
     charset: str | None = None
     unpacked: Path | None = None
     range: Range | None = None
+    side_by_side: bool = False
 
 
 class Table(NamedTuple):

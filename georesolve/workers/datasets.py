@@ -490,15 +490,16 @@ def in_dictionaries(schema: pa.Schema) -> list[str]:
     return [field.name for field in schema if not pa.types.is_primitive(field.type)]
 
 
-def streamed(file: Path | BinaryIO | pa.NativeFile) -> pq.ParquetFile:
+def streamed(
+    file: Path | BinaryIO | pa.NativeFile, metadata: pq.FileMetaData | None = None
+) -> pq.ParquetFile:
     """A Parquet file to go through once, batch by batch.
 
     pyarrow by itself keeps what it has read of one: at the end, all of it. Of what is near it reads
     a little at a time, and not a whole column of a row group.
     """
-    return pq.ParquetFile(
-        file, pre_buffer=False, buffer_size=_READ_BYTES if isinstance(file, Path) else 0
-    )
+    buffer_size = _READ_BYTES if isinstance(file, Path) else 0
+    return pq.ParquetFile(file, metadata=metadata, pre_buffer=False, buffer_size=buffer_size)
 
 
 def _opened(file: Path | Object | InMemory) -> pq.ParquetFile:

@@ -583,3 +583,16 @@ def test_parquet_is_read_without_keeping_it(tmp_path):
     before = pa.total_allocated_bytes()
     most = max(pa.total_allocated_bytes() - before for _ in read.batches)
     assert most < path.stat().st_size / 4
+
+
+@pytest.mark.parametrize("most_bytes", [0, readers._GROUP_BYTES])
+def test_row_groups_come_in_their_order_whether_or_not_side_by_side(
+    most_bytes, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(readers, "_GROUP_BYTES", most_bytes)
+    degrees = np.random.default_rng(33).uniform(-90, 90, (2, 1_000))
+    rows = pa.table({"name": np.arange(1_000), "lat": degrees[0], "lon": degrees[1]})
+    pq.write_table(rows, tmp_path / "rows", row_group_size=37)
+    source = Source(tmp_path / "rows", "parquet", Reading(), "points", side_by_side=True)
+    read = readers.read(source, 20)
+    assert pa.Table.from_batches(read.batches, read.schema).equals(rows)
