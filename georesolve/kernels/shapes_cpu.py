@@ -227,6 +227,20 @@ def _compare(arcs, first, stop, lanes, sines2, chord2):  # type: ignore[no-untyp
         chord2[lane] = chord if chord < chord2[lane] else chord2[lane]
 
 
+@njit(nogil=True, error_model="numpy")
+def _reaches(boxes, item, lanes, bounds):  # type: ignore[no-untyped-def]
+    """Whether the box of an item is within the bound of one of some observations."""
+    box = boxes[item // WIDTH, :, item % WIDTH]
+    x, y, z = lanes[0, : bounds.size], lanes[1, : bounds.size], lanes[2, : bounds.size]
+    reached = 0
+    for lane in range(bounds.size):
+        east = max(box[0] - x[lane], x[lane] - box[3], 0.0)
+        north = max(box[1] - y[lane], y[lane] - box[4], 0.0)
+        up = max(box[2] - z[lane], z[lane] - box[5], 0.0)
+        reached |= east * east + north * north + up * up <= bounds[lane]
+    return reached != 0
+
+
 @njit(inline="always")
 def _is_held(item, searched, lanes, lane):  # type: ignore[no-untyped-def]
     """Whether an observation is in the polygon of an area."""
@@ -352,7 +366,10 @@ def _take_stretches(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Put the nearest of some stretches into lists, whose worst are bounded already."""
     last = key.shape[1] - 1
+    worsts[middle] = -1.0
     for j in range(n_found):
+        if not _reaches(searched.stretches.boxes, found[j], lanes, worsts[:n]):
+            continue
         first, stop = searched.stretches.items[found[j], 0], searched.stretches.items[found[j], 1]
         row = searched.row[first]
         for lane in range(n):
@@ -409,8 +426,13 @@ def _search_around(  # type: ignore[no-untyped-def]
         if pairs[0].size < end + RUN:
             pairs = np.empty(2 * end + RUN), np.empty(2 * end + RUN)
             ordered = np.empty(2 * end + RUN), np.empty(2 * end + RUN)
+        n_kept = 0
         for j in range(n_near):
-            near[j] = searched.row[searched.stretches.items[near[j], 0]] << 32 | near[j]
+            if brute or _reaches(searched.stretches.boxes, near[j], lanes, bounds[:n]):
+                row = searched.row[searched.stretches.items[near[j], 0]]
+                near[n_kept] = row << 32 | near[j]
+                n_kept += 1
+        n_near = n_kept
         for j in range(n_holding):
             row = searched.polygons.row[searched.areas.items[holding[j], 0]]
             holding[j] = row << 32 | holding[j]
