@@ -14,4 +14,5 @@ near, _ = pickups.sindex.query(boundaries, predicate="dwithin", distance=0.0045)
 table["nearby_pickup_count"] = pd.Series(near).value_counts()
 table = table.dropna().astype({"nearby_pickup_count": int})
 keys = ["nearby_pickup_count", "b_buildingkey"]
-table.sort_values(keys, ascending=[False, True]).to_parquet(out, index=False)
+table = table.sort_values(keys, ascending=[False, True])
+table.to_parquet(out, index=False, compression="zstd")
