@@ -19,6 +19,7 @@ from georesolve.kernels.coordinates_cpu import measure_part, readable
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.lanes_cpu import (
+    borrowed,
     children_inside,
     lanes_within,
     load_lanes,
@@ -105,21 +106,24 @@ def search_within(  # type: ignore[no-untyped-def]
     They walk in packets of `width`, or are compared with all references by brute force. Without
     memory for pairs they are counted.
     """
+    tree, vectors, points, order = borrowed((tree, vectors, points, order))
+    chord2, counts, starts = borrowed((chord2, counts, starts))
+    reference, distance_m = borrowed((reference, distance_m))
     fills = starts.size > 0
     n = order.size
     n_packets = (n + width - 1) // width
-    lanes = aligned_rows(6, LANES)
-    boxes_of = aligned_rows(1, WIDTH)
-    box = boxes_of[0]
-    places = np.empty(LANES, np.int64)
-    ends = np.empty(LANES, np.int64)
-    whole = np.empty(1, np.int64)
-    stack = np.empty(STACK, np.int64)
-    found, ordered = _memory(0), _memory(0)
-    ranks = np.empty(RUN, np.int64)
+    made = (
+        aligned_rows(6, LANES), aligned_rows(1, WIDTH), np.empty(LANES, np.int64),
+        np.empty(LANES, np.int64), np.empty(1, np.int64), np.empty(STACK, np.int64),
+        np.empty(RUN, np.int64),
+    )  # fmt: skip
+    memory = _memory(0), _memory(0)
     for packet in range(n_packets):
         if packet // _TURN % threads != thread:
             continue
+        # They go with the last use of their owner, which is here in each turn of the loop.
+        lanes, boxes_of, places, ends, whole, stack, ranks = borrowed(made)
+        box = boxes_of[0]
         first = packet * width
         used = min(width, n - first)
         farthest = 0.0
@@ -142,8 +146,9 @@ def search_within(  # type: ignore[no-untyped-def]
             if fills and lane < used:
                 end += starts[i + 1] - starts[i] + WIDTH
         load_lanes(points, places, lanes, boxes_of, 0)
-        if found[0].size < end + RUN:
-            found, ordered = _memory(end + RUN), _memory(end + RUN)
+        if memory[0][0].size < end + RUN:
+            memory = _memory(end + RUN), _memory(end + RUN)
+        found, ordered = borrowed(memory)
         whole[0] = 0
         if brute:
             _compare_all(vectors, lanes, used, ends, found, fills)
