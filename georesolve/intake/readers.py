@@ -10,7 +10,7 @@ hold the rows that it should, the file is read in one go.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -66,13 +66,14 @@ def _read_parquet(source: Source) -> Table:
 def _batches(
     source: Source, file: pq.ParquetFile, names: list[str] | None
 ) -> Iterator[pa.RecordBatch]:
-    """All rows; several row groups are decoded at a time if the source says so and all are small."""
+    """All rows; small row groups are decoded several at a time if the source says so."""
     known, groups = file.metadata, range(file.num_row_groups)
     largest = max((known.row_group(i).total_byte_size for i in groups), default=0)
     columns = len(file.schema_arrow if names is None else names)
     is_small = largest * columns <= _GROUP_BYTES * len(file.schema_arrow)
     if not (source.side_by_side and is_small and len(groups) > 1):
-        return file.iter_batches(BATCH_ROWS, columns=names)
+        yield from file.iter_batches(BATCH_ROWS, columns=names)
+        return
     # What decodes files of strangers loads no compiler.
     from georesolve.workers.threads import side_by_side
 
@@ -81,7 +82,8 @@ def _batches(
         own = streamed(source.path, known)
         return list(own.iter_batches(BATCH_ROWS, row_groups=[group], columns=names))
 
-    return chain.from_iterable(side_by_side(decoded, groups))
+    for batches in side_by_side(decoded, groups):
+        yield from batches
 
 
 def _read_arrow(source: Source) -> Table:
