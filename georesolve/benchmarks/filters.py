@@ -1,10 +1,11 @@
 """The nearest reference of the same group, or in a window of time, beside the ways round that.
 
 Of 2^20 observations and references with 1, 200 and 100 000 groups: the search without groups, ours,
-and a loop of searches over the groups (of 200). Of 2^22 observations and 2^20 references and a
-window of 1 % of all time: the search without it, ours, and one that finds 64 and filters them
-afterwards, which misses what these hide. All take turns in one process; degrees are in memory of
-the device. What is built once for all searches is timed by itself; the loop builds its indexes.
+and loops over the groups (of 200), of our searches and of trees of SciPy on one core. Of 2^22
+observations and 2^20 references and a window of 1 % of all time: the search without it, ours, and
+one that finds 64 and filters them afterwards, which misses what these hide. All take turns in one
+process; degrees are in memory of the device. What is built once for all searches is timed by
+itself; loops build their indexes.
 
     python -m georesolve.benchmarks.filters
         [--toy] [--device cuda] [--repeats N] [--json FILE]
@@ -15,6 +16,7 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from georesolve import kernels
 from georesolve.benchmarks.inputs import Pair, inputs
 from georesolve.benchmarks.machine import write_figures
 from georesolve.kernels import Filters
+from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.devices import Device
 from georesolve.workers.frames import backend_on
 
@@ -51,6 +54,18 @@ def _loop(references: Pair, observations: Pair, group: Any, codes: Any) -> Any:
         index = kernels.build_index(*(axis[there] for axis in references))
         reference = kernels.nearest(index, *(axis[here] for axis in observations)).reference
         found[here] = there[reference] if there.size else -1
+    return found
+
+
+def _loop_of_trees(references: Pair, observations: Pair, group: Any, codes: Any) -> Any:
+    """The same of trees that come with SciPy."""
+    there, here = (unit_vectors(*one)[:, :3] for one in (references, observations))
+    found = codes.astype(np.int64) * 0 - 1
+    grow = import_module("scipy.spatial").cKDTree
+    for one in range(int(group.max()) + 1):
+        rows, asked = (group == one).nonzero()[0], (codes == one).nonzero()[0]
+        if rows.size:
+            found[asked] = rows[grow(there[rows]).query(here[asked])[1]]
     return found
 
 
@@ -121,6 +136,9 @@ def _by_group(sets: tuple[Pair, Pair], groups: int, repeats: int, device: Device
     if groups == _LOOPED:
         looped = partial(_loop, references, observations, group, codes)
         methods.append(("loop over groups", looped))
+        if device == "cpu":
+            trees = partial(_loop_of_trees, references, observations, group, codes)
+            methods.append(("loop of cKDTree", trees))
     return _case(f"{groups} groups", methods, repeats, device, build_s)
 
 
@@ -132,7 +150,12 @@ def _in_window(sets: tuple[Pair, Pair], repeats: int, device: Device) -> list[An
     filters = Filters((now * 0).astype(np.int32), now - half, now + half, now)
 
     def build() -> kernels.FilteredIndex:
-        return kernels.build_filtered_index(*references, None, stamps, share=2 * _SHARE)
+        made = kernels.build_filtered_index(*references, None, stamps, share=2 * _SHARE)
+        # Trees for such windows are made by the first search.
+        asked: tuple[Any, ...] = filters[:4]
+        first = (axis[:1] for axis in observations)
+        kernels.nearest(made, *first, filters=Filters(*(one[:1] for one in asked)))
+        return made
 
     plain, _ = kernels.build_index(*references), build()
     build_s, index = _timed(build, device)

@@ -1,23 +1,35 @@
 """Observations that match references of their group and time alone, on a CPU: `search` and `near`.
 
-They walk the trees of their group (`kernels.forest_cpu`) in packets of up to sixteen neighbours of
-one group and about one time, from the tree of that time outwards. What is left out is farther than
-it matters to all of the packet, as `kernels.tree_cpu` proves, or outside the times of all of it; in
-a leaf each observation tests all eight references at once. By time, what an observation has found
-narrows its window, as it narrows the distance otherwise.
+They walk trees of their group (`kernels.forest_cpu`). A tree with many observations is searched by
+the loops that search any set (`packets_cpu`, `lists_cpu`, `singles_cpu`): it holds all that these
+observations match, and in time they compare the time of what they meet. Others walk in packets of
+up to sixteen neighbours of one tree, in which each observation tests all eight references of a leaf
+at once. What is left out is farther than it matters to all of the packet, as `kernels.tree_cpu`
+proves. By time apart a packet walks from the tree of its time outwards, and what an observation has
+found narrows its window, as it narrows the distance otherwise.
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numba import njit
+from numba.extending import overload
 
 from georesolve.kernels.boxes_cpu import ALL, NO_LIMIT, NODE_STEPS, STACK, WIDTH, Tree
 from georesolve.kernels.coordinates_cpu import measure_part, readable
 from georesolve.kernels.distance import closer
 from georesolve.kernels.filters import FilteredIndex, Filters
-from georesolve.kernels.forest_cpu import EARLIEST, LATEST, Forest, build, parted, tree_of
+from georesolve.kernels.forest_cpu import (
+    EARLIEST,
+    FINER,
+    LATEST,
+    Forest,
+    bucket_of,
+    build,
+    grow,
+    tree_of,
+)
 from georesolve.kernels.lanes_cpu import (
     borrowed,
     children_inside,
@@ -29,14 +41,12 @@ from georesolve.kernels.lanes_cpu import (
     lowest_bit,
     members_matching,
     prefetch_for_write,
-    spans_inside,
-    spans_meeting,
     times_within,
 )
 from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.memory_cpu import aligned, kept
-from georesolve.kernels.order_cpu import ROW, in_windows, keys_of
-from georesolve.kernels.packets_cpu import LANES, LEAF_STEPS, OnSphere, search_packets
+from georesolve.kernels.order_cpu import ROW, keys_of, sort_parts, windows
+from georesolve.kernels.packets_cpu import LANES, LEAF_STEPS, InTime, OnSphere, search_packets
 from georesolve.kernels.query import Degrees, Found, Pairs, Query, StepsSpent, Within
 from georesolve.kernels.singles_cpu import search_singles
 from georesolve.kernels.threads_cpu import in_threads, threads_for
@@ -52,8 +62,6 @@ _TURN = 64
 """Packets that a thread takes in its turn."""
 _MORE_LEAVES = 4
 """Leaves that are looked into first where windows leave out a part of what is in each."""
-_FINER = 4
-"""Parts of the time of a tree whose observations walk together."""
 _PACKED, _LISTED, _SHARED = 1 << 8, 1 << 11, 1 << 13
 """Observations of a tree from which it is searched by itself, for the nearest one and for several,
 and from which threads share it."""
@@ -68,13 +76,12 @@ class Packet(NamedTuple):
 
     Rows of `lanes` are x, y, z, the bound, a row that is left out and the least that is not; of
     `windows` the least and the greatest time, one that does not count, and the observation's own.
-    `union` is the window of all, `inner` what lies in all windows.
+    `union` is the window of all.
     """
 
     lanes: np.ndarray
     windows: np.ndarray
     union: np.ndarray
-    inner: np.ndarray
     eight: np.ndarray
 
 
@@ -135,24 +142,16 @@ def _put(apart, chord2, row, last, a, c, r):  # type: ignore[no-untyped-def]
 
 @njit(inline="always")
 def _unite(packet):  # type: ignore[no-untyped-def]
-    """Find the window of all lanes that are used, and what lies in the windows of all."""
-    windows, union, inner = packet.windows, packet.union, packet.inner
-    union[0], union[1], inner[0], inner[1] = LATEST, EARLIEST, EARLIEST, LATEST
+    """Find the window of all lanes that are used."""
+    windows, union = packet.windows, packet.union
+    union[0], union[1] = LATEST, EARLIEST
     for lane in range(LANES):
         if packet.lanes[3, lane] >= 0.0:
             union[0] = min(union[0], windows[0, lane])
             union[1] = max(union[1], windows[1, lane])
-            inner[0] = max(inner[0], windows[0, lane])
-            inner[1] = min(inner[1], windows[1, lane])
 
 
-def _in_time(collector, tree, node, level, bits, box):  # type: ignore[no-untyped-def]
-    if tree.spans.shape[0]:
-        bits &= spans_meeting(tree.spans, node, collector.packet.union)
-    return bits
-
-
-@looks(Ranked, _in_time)
+@looks(Ranked)
 def _rank(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
     packet, by_time, apart, chord2, row = collector
     lanes, windows = packet.lanes, packet.windows
@@ -205,7 +204,6 @@ def _rank(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-d
                     lanes[3, lane] = min(lanes[3, lane], chord2[lane, last])
         if changed and by_time:
             _unite(packet)
-            bits &= spans_meeting(tree.spans, node, packet.union)
         elif changed:
             worst = greatest_of_16(lanes, 3)
             bits &= children_within(tree.boxes, node, box, worst)
@@ -213,12 +211,9 @@ def _rank(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-d
 
 
 def _count_whole(collector, tree, node, level, bits, box):  # type: ignore[no-untyped-def]
-    timed = tree.spans.shape[0] > 0
-    if timed:
-        bits &= spans_meeting(tree.spans, node, collector.packet.union)
+    if tree.times.shape[0]:
+        return bits
     inside = bits & children_inside(tree.boxes, node, box, collector.inside)
-    if timed:
-        inside &= spans_inside(tree.spans, node, collector.packet.inner)
     bits &= ~inside
     size = WIDTH << 3 * level
     while inside:
@@ -259,7 +254,6 @@ def _packet_of(memory):  # type: ignore[no-untyped-def]
         memory[:96].reshape(6, LANES),
         whole[96:160].reshape(4, LANES),
         whole[160:162],
-        whole[162:164],
         memory[168:176],
     )
     rows, boxes = whole[176:192], memory[192:200].reshape(1, WIDTH)
@@ -267,18 +261,19 @@ def _packet_of(memory):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _load(packet, rows, points, order, first, stop, times, boxes):  # type: ignore[no-untyped-def]
+def _load(packet, rows, points, order, first, stop, times, skips, boxes):  # type: ignore[no-untyped-def]
     """Write the observations of a packet: where they are, and their windows."""
     for lane in range(LANES):
         # Lanes that are not used repeat the last observation.
-        i = order[min(first + lane, stop - 1)]
-        ahead = order[min(stop + lane, order.size - 1)]
-        prefetch_for_write(points, ahead, 0)
+        i = order[min(first + lane, stop - 1)] & ROW
+        prefetch_for_write(points, order[min(stop + lane, order.size - 1)] & ROW, 0)
         rows[lane] = i
-        if times.shape[0]:
-            prefetch_for_write(times, ahead, 0)
-            for side in range(4):
-                packet.windows[side, lane] = times[i, side]
+        if times[0].size:
+            least = max(times[0][i], EARLIEST + 1)
+            packet.windows[0, lane], packet.windows[1, lane] = least, times[1][i]
+            # Before the window, where it leaves nothing out.
+            packet.windows[2, lane] = times[2][i] if skips else least - 1
+            packet.windows[3, lane] = times[2][i]
     load_lanes(points, rows, packet.lanes, boxes, 0)
 
 
@@ -287,13 +282,17 @@ def _walk_trees(forest, group, tree, collector, bound, box, worst, key, n_near, 
     """Show a collector what it may match of the trees of a group, from one outwards in time."""
     levels = stack[STACK:]
     begin, end = forest.trees[group], forest.trees[group + 1]
+    if forest.reaches:
+        begin, end = tree, tree + 1
     timed = forest.times.shape[0] > 0
     packet = collector.packet
     before, after = tree - 1, tree
     is_turn = True
     steps = 0
     while steps <= most:
-        goes_on = after < end and (not timed or forest.earliest[after] <= packet.union[1])
+        goes_on = after < end and (
+            not timed or forest.reaches or forest.earliest[after] <= packet.union[1]
+        )
         goes_back = before >= begin and forest.latest[before] >= packet.union[0]
         if goes_on and (is_turn or not goes_back):
             tree = after
@@ -323,24 +322,24 @@ def _walk_trees(forest, group, tree, collector, bound, box, worst, key, n_near, 
 @njit(cache=True, nogil=True, error_model="numpy")
 def search_ranked(  # type: ignore[no-untyped-def]
     thread, threads, memory, forest, points, order, firsts, stops, first_trees, group, times,
-    by_time, farthest, brute, exclude_self, first_row, most, steps_of, reference, key_of,
+    skips, by_time, farthest, brute, exclude_self, first_row, most, steps_of, reference, key_of,
 ):  # fmt: skip
     """Write the first k references of the observations of an order, packet by packet."""
-    forest = borrowed(forest)
+    forest, times = borrowed(forest), borrowed(times)
     memory, points, reference, key_of = borrowed((memory, points, reference, key_of))
     k = reference.shape[1]
     packet, rows, boxes, stack, left = _packet_of(memory[thread])
     lists = left[: 3 * LANES * k].reshape(3, LANES, k)
     collector = Ranked(packet, by_time, lists[0].view(np.int64), lists[1], lists[2])
-    at_once = k == 1 and times.shape[0] > 0 and not by_time
+    at_once = k == 1 and times[0].size > 0 and not by_time
     key = np.empty(1, np.int64)
-    n_near = leaves_to_fill(k, exclude_self) + (_MORE_LEAVES if times.shape[0] else 0)
+    n_near = leaves_to_fill(k, exclude_self) + (_MORE_LEAVES if times[0].size else 0)
     steps = 0
     for number in range(firsts.size):
         if number // _TURN % threads != thread or steps > most:
             continue
         first, stop = firsts[number], stops[number]
-        _load(packet, rows, points, order, first, stop, times, boxes)
+        _load(packet, rows, points, order, first, stop, times, skips, boxes)
         for lane in range(LANES):
             # Nothing is near to a lane that is not used.
             packet.lanes[3, lane] = farthest if lane < stop - first else -1.0
@@ -350,7 +349,7 @@ def search_ranked(  # type: ignore[no-untyped-def]
                 collector.apart[lane, j] = LATEST
                 collector.chord2[lane, j] = np.inf
                 collector.row[lane, j] = ROW
-        if times.shape[0]:
+        if times[0].size:
             _unite(packet)
         middle = rows[(stop - first) // 2]
         keys_of(points[middle, 0:1], points[middle, 1:2], points[middle, 2:3], key)
@@ -369,9 +368,33 @@ def search_ranked(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def take(thread, threads, points, places, starts, least, reference, key_of):  # type: ignore[no-untyped-def]
+    """Fetch what `search_packets` has written of the observations of trees with so many of them."""
+    n = places.shape[0]
+    for i in range(n * thread // threads, n * (thread + 1) // threads):
+        tree = places[i, 0]
+        if tree >= 0 and starts[tree + 1] - starts[tree] >= least:
+            found = points[i, 0] < np.inf
+            reference[i, 0] = np.int64(points[i, 0]) if found else -1
+            key_of[i, 0] = points[i, 1] if found else np.inf
+
+
+def _view(kind: Any, own: Any) -> Any:
+    """A tree of the forest as packets of a kind walk it."""
+
+
+@overload(_view, strict=False, jit_options={"forceinline": True})
+def _choose_view(kind: Any, own: Any) -> Any:
+    if kind.instance_class is InTime:
+        return lambda kind, own: own
+    # As the search without filters, which is compiled for no other.
+    return lambda kind, own: Tree(own.points, own.rows, own.keys, own.boxes, own.levels)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def search_trees(  # type: ignore[no-untyped-def]
-    thread, threads, forest, points, order, starts, least, spread, exclude_self, first_row, most,
-    steps_of, reference, key_of,
+    thread, threads, forest, points, order, starts, least, kind, spread, exclude_self, first_row,
+    most, steps_of, reference, key_of,
 ):  # fmt: skip
     """Search each tree that has so many observations at least as if there were no other.
 
@@ -395,26 +418,25 @@ def search_trees(  # type: ignore[no-untyped-def]
         ):
             continue
         own = tree_of(forest, tree, levels)
-        alone = Tree(own.points, own.rows, own.keys, own.boxes, own.levels)
         some = order[first:stop]
-        if n * spread < own.held:
+        limits[1] = most - steps
+        alone = Tree(own.points, own.rows, own.keys, own.boxes, own.levels)
+        if n * spread < own.held and not own.times.shape[0]:
             search_singles(
                 me, of, alone, points, some, n, limits, tally, reference, key_of, exclude_self,
                 first_row,
             )  # fmt: skip
+            for place in range(n * me // of, n * (me + 1) // of):
+                # Where packets leave what they find.
+                i = some[place] & ROW
+                points[i, 0], points[i, 1] = reference[i, 0], key_of[i, 0]
         elif several:
             search_lists(
                 me, of, alone, points, some, n, limits, tally, reference, key_of, exclude_self,
                 first_row, False,
             )  # fmt: skip
         else:
-            search_packets(me, of, alone, points, some, n, limits, tally, OnSphere())
-            n_packets = (n + LANES - 1) // LANES
-            begin = n_packets * me // of * LANES
-            for place in range(begin, min(n, n_packets * (me + 1) // of * LANES)):
-                i = some[place]
-                reference[i, 0] = np.int64(points[i, 0])
-                key_of[i, 0] = points[i, 1]
+            search_packets(me, of, _view(kind, own), points, some, n, limits, tally, kind)
         steps += tally[me, 0]
     steps_of[thread] = steps
 
@@ -426,7 +448,7 @@ def search_matching(  # type: ignore[no-untyped-def]
     distance_m,
 ):  # fmt: skip
     """Count what is within the distance of the observations of an order, or write their pairs."""
-    forest = borrowed(forest)
+    forest, times = borrowed(forest), borrowed(times)
     fills = starts.size > 0
     packet, rows, boxes, stack, left = _packet_of(memory[thread])
     ends = left[:LANES].view(np.int64)
@@ -438,7 +460,7 @@ def search_matching(  # type: ignore[no-untyped-def]
         if number // _TURN % threads != thread:
             continue
         first, stop = firsts[number], stops[number]
-        _load(packet, rows, points, order, first, stop, times, boxes)
+        _load(packet, rows, points, order, first, stop, times, skips, boxes)
         farthest = 0.0
         nearest = np.inf
         end = 0
@@ -459,7 +481,7 @@ def search_matching(  # type: ignore[no-untyped-def]
         whole[0] = 0
         # Of whole boxes it is not known which rows they hold.
         inside = -1.0 if fills or once or exclude_self or skips or brute else nearest
-        if times.shape[0]:
+        if times[0].size:
             _unite(packet)
         collector = Matching(packet, inside, whole, ends, fills, found[0], found[1])
         _walk_trees(
@@ -482,70 +504,93 @@ def search_matching(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _places(  # type: ignore[no-untyped-def]
-    thread, threads, forest, group, least, greatest, time, by_time, skips, places, times
-):
-    """Write the tree and the part of its time that observations begin with, -1 for none.
-
-    And the window of each: its least and greatest time, one that does not count, and its own time.
-    """
+def _places(thread, threads, forest, group, least, greatest, time, by_time, places):  # type: ignore[no-untyped-def]
+    """Write the tree that observations begin with, -1 for none."""
     timed = forest.times.shape[0] > 0
     for i in range(group.size * thread // threads, group.size * (thread + 1) // threads):
-        places[i] = -1
-        if group[i] < 0 or forest.trees[group[i]] == forest.trees[group[i] + 1]:
+        places[i, 0] = -1
+        if group[i] < 0:
             continue
-        low, high = forest.trees[group[i]], forest.trees[group[i] + 1] - 1
-        if not timed:
-            places[i] = low
+        low, stop = forest.trees[group[i]], forest.trees[group[i] + 1]
+        if low == stop:
             continue
-        times[i, 0] = max(least[i], EARLIEST + 1)
-        times[i, 1] = greatest[i]
-        # Before the window, where it leaves nothing out.
-        times[i, 2] = time[i] if skips else times[i, 0] - 1
-        times[i, 3] = time[i]
-        # Not half of their sum, which may be more than 64 bits hold.
-        middle = time[i] if by_time else (times[i, 0] >> 1) + (times[i, 1] >> 1)
-        while low < high:
-            half = (low + high) // 2
-            if forest.latest[half] < middle:
-                low = half + 1
-            else:
-                high = half
-        # In float64: the time of a tree may be more than 64 bits hold.
-        from_begin = float(middle) - float(forest.earliest[low])
-        length = float(forest.latest[low]) - float(forest.earliest[low]) + 1.0
-        part = int(max(0.0, min(from_begin / length, 1.0)) * _FINER)
-        places[i] = low * _FINER + min(part, _FINER - 1)
+        if timed:
+            # Not half of their sum, which may be more than 64 bits hold.
+            middle = time[i] if by_time else (least[i] >> 1) + (greatest[i] >> 1)
+            bucket = bucket_of(forest, low, stop, middle)
+            low = forest.buckets[bucket]
+            high = stop if bucket + 1 == stop * FINER else forest.buckets[bucket + 1] + 1
+            while high - low > 1:
+                half = (low + high) // 2
+                if forest.earliest[half] <= middle:
+                    low = half
+                else:
+                    high = half
+            if greatest[i] < least[i]:
+                continue
+            if not by_time and (
+                greatest[i] < forest.earliest[low]
+                or (
+                    least[i] > forest.latest[low]
+                    and (low + 1 == stop or greatest[i] < forest.earliest[low + 1])
+                )
+            ):
+                continue
+        places[i, 0] = low
 
 
 def _packets(
-    index: FilteredIndex, observations: Degrees, filters: Filters, least: int = NO_LIMIT
-) -> Iterator[tuple[slice, tuple[Any, ...], np.ndarray]]:
+    forest: Forest,
+    index: FilteredIndex,
+    observations: Degrees,
+    filters: Filters,
+    least: int = NO_LIMIT,
+) -> Iterator[tuple[slice, tuple[Any, ...], np.ndarray, np.ndarray]]:
     """Parts of the observations, these in packets as both searches take them, and by their tree.
 
-    Those of a tree that has `least` of them are in no packet.
+    And the tree of each. Those of a tree that has `least` of them are in no packet.
     """
-    forest: Forest = index.tree
-    timed = len(forest.times) > 0
-    for part, points, order in in_windows(readable(observations), LANES, len(index.vectors)):
+    for part, memory in windows(readable(observations), len(index.vectors)):
         group = filters.group[part]
-        windows: tuple[Any, ...] = filters[1:4] if timed else (np.empty(0, np.int64),) * 3
-        finer = _FINER if timed else 1
-        places, times = (
-            kept(group.size, dtype=np.int64),
-            kept(timed * group.size, 4, dtype=np.int64),
-        )
+        times: tuple[Any, ...] = filters[1:4]
+        none = np.empty(0, np.int64)
+        times = tuple(one[part] for one in times) if len(forest.times) else (none, none, none)
+        places = kept(group.size, 1, dtype=np.int32)
         in_threads(
-            _places, threads_for(group.size, 1 << 13), forest, group,
-            *(one[part] for one in windows), *filters[4:], places, times,
+            _places, threads_for(group.size, 1 << 13), forest, group, *times, filters.by_time,
+            places,
         )  # fmt: skip
-        order, starts = parted(order, places, forest.earliest.size * finer)
+        starts = sort_parts(memory, places, forest.earliest.size)
         each = np.where(np.diff(starts) < least, -(-np.diff(starts) // LANES), 0)
         place = np.repeat(np.arange(each.size), each)
         firsts = starts[place] + LANES * (np.arange(place.size) - (each.cumsum() - each)[place])
         stops = np.minimum(firsts + LANES, starts[place + 1])
-        packets = (forest, points, order, firsts, stops, place // finer, group, times)
-        yield part, packets, starts
+        order = memory.order[: starts[-1]]
+        packets = forest, memory.points, order, firsts, stops, place, group, times
+        yield part, packets, starts, places
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _find_widest(thread, threads, group, least, greatest, widest):  # type: ignore[no-untyped-def]
+    for i in range(group.size * thread // threads, group.size * (thread + 1) // threads):
+        if group[i] >= 0 and least[i] <= greatest[i]:
+            # Without a sign: it may be more than 63 bits hold.
+            widest[thread] = max(widest[thread], np.uint64(greatest[i] - least[i]))
+
+
+def _forest(index: FilteredIndex, filters: Filters) -> Forest:
+    """The trees that a search walks: in time one, which holds all that each window meets."""
+    if not index.time.size or filters.by_time:
+        return cast("Forest", index.tree)
+    threads = threads_for(filters.group.size, 1 << 13)
+    widest = np.zeros(threads, np.uint64)
+    in_threads(_find_widest, threads, *filters[:3], widest)
+    width = int(widest.max())
+    made = index.reaching
+    if made is None or not width <= made[0] <= 2 * width + 2:
+        made = width, grow(index.vectors, index.group, index.time, index.n_groups, 1.0, width)
+        index.reaching = made
+    return cast("Forest", made[1])
 
 
 def search(
@@ -562,23 +607,30 @@ def search(
     found = Found(np.full((n, query.k), -1), np.full((n, query.k), np.inf))
     left = NO_LIMIT if query.most_steps is None else query.most_steps
     several = query.k > 1 or query.exclude_self
-    # Without times a tree holds all that its observations match.
-    least = NO_LIMIT if brute or index.time.size else _LISTED if several else _PACKED
-    for part, packets, starts in _packets(index, observations, filters, least):
+    timed = index.time.size > 0
+    simple = not (timed and (several or filters.by_time or filters.skips_own_time))
+    least = NO_LIMIT if brute or not simple else _LISTED if several else _PACKED
+    forest = _forest(index, filters)
+    for part, packets, starts, places in _packets(forest, index, observations, filters, least):
         forest, points, order, *_ = packets
         asked = query.exclude_self, query.first_row + part.start, left
         into = found.reference[part], found.key[part]
         threads = threads_for(order.size, LANES * _GRAIN)
         steps = np.zeros((2, threads), np.int64)
         if least < NO_LIMIT:
+            kind: Any = OnSphere()
+            if index.time.size:
+                kind = InTime(min(chord2, ALL), packets[-1][0], packets[-1][1])
             in_threads(
-                search_trees, threads, forest, points, order, starts, least, spread_of(query),
+                search_trees, threads, forest, points, order, starts, least, kind, spread_of(query),
                 *asked, steps[0], *into,
             )  # fmt: skip
+            if not several:
+                in_threads(take, threads, points, places, starts, least, *into)
         memory = aligned(threads, _PACKET + 3 * LANES * query.k)
         in_threads(
-            search_ranked, threads, memory, *packets, filters.by_time, min(chord2, ALL), brute,
-            *asked, steps[1], *into,
+            search_ranked, threads, memory, *packets, filters.skips_own_time, filters.by_time,
+            min(chord2, ALL), brute, *asked, steps[1], *into,
         )  # fmt: skip
         left -= int(steps.sum(axis=0).max())
         if left < 0:
@@ -595,7 +647,7 @@ def _search(
     counts: np.ndarray,
     found: Pairs,
 ) -> None:
-    for part, packets, _ in _packets(index, observations, filters):
+    for part, packets, *_ in _packets(_forest(index, filters), index, observations, filters):
         here = asked._replace(first_row=asked.first_row + part.start)
         starts = found.starts[part.start : part.stop + 1]
         threads = threads_for(packets[3].size, _GRAIN)

@@ -69,7 +69,17 @@ class FilteredIndex(ReferenceIndex):
         super().__init__(vectors, tree)
         self.degrees, self.group, self.time, self.n_groups = degrees, group, time, n_groups
         placed = time[group >= 0] if time.size else time
+        # What a search in windows has made for those up to some width, and that width.
+        self.reaching: Any = None
         self.span = (int(placed.min()), int(placed.max())) if placed.size else None
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the index holds so far, in bytes: trees are made when they are asked for."""
+        made = () if callable(self._tree) else self._tree
+        reaching = () if self.reaching is None else self.reaching[1]
+        arrays = (self.vectors, self.group, self.time, *made, *reaching)
+        return int(sum(getattr(array, "nbytes", 0) for array in arrays))
 
     def __reduce__(self) -> Any:
         made = self.vectors, self.tree, self.degrees, self.group, self.time, self.n_groups
@@ -95,8 +105,8 @@ class FilteredIndex(ReferenceIndex):
             return False
         some = filters.group >= 0
         return bool(
-            (filters.least[some] > self.span[0]).any()
-            or (filters.greatest[some] < self.span[1]).any()
+            (some & (filters.least > self.span[0])).any()
+            or (some & (filters.greatest < self.span[1])).any()
         )
 
 
@@ -119,7 +129,8 @@ def build_filtered_index(
     time : int64 array, shape (n_references,), optional
         Of each reference. Where it is left out, times do not matter.
     share : float
-        What part of all time a tree holds: searches whose windows are half as long are the fastest.
+        What part of all time a tree holds. By time apart, and on a GPU, searches whose windows are
+        half as long are the fastest; on a CPU others make trees for their windows.
     """
     step = implementation(device_of(lat_deg), "filtered")
     lat_deg, lon_deg, _ = coordinate_pair(lat_deg, lon_deg)

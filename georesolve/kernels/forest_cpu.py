@@ -1,11 +1,13 @@
 """Trees of the references of each group and time on a CPU, one after the other in memory.
 
-The references of a group stand in order of time in one tree or several, each of so many of them.
-Each tree begins with a leaf and a node of its own, so an observation walks those trees alone that
-may hold what it matches. Beside the boxes stand the spans of time of what they hold.
+The references of a group stand in order of time in one tree or several, each of so many of them or
+of the time of two windows. For windows each tree also has copies of what is half a window before
+and after its time: then all that a window meets is in the tree of its middle. A tree begins with a
+leaf and a node of its own, so an observation walks no other.
 """
 
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -13,14 +15,16 @@ from numba import njit
 from georesolve.kernels.boxes_cpu import WIDTH, fill_leaves, fill_nodes
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.memory_cpu import kept
-from georesolve.kernels.order_cpu import MAX_ROWS, ROW, scratch, sort
+from georesolve.kernels.order_cpu import MAX_ROWS, Scratch, sort_parts
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
-__all__ = ["MAX_ROWS", "Forest", "build", "parted"]
+__all__ = ["MAX_ROWS", "Forest", "bucket_of", "build", "grow", "tree_of"]
 
 _LEAST_OF_A_TREE = 1 << 9
 """References that a tree has at least, if its group has as many."""
 EARLIEST, LATEST = -(1 << 63), (1 << 63) - 1
+FINER = 8
+"""Buckets of time that a tree has: one finds the tree of most times at once."""
 _GRAIN = 1 << 13
 """References that are worth a thread."""
 
@@ -33,14 +37,16 @@ class Forest(NamedTuple):
     Attributes
     ----------
     times : int64 array, shape (n_leaves, 8), or (0, 8) where they do not matter
-    spans : int64 array, shape (n_nodes, 2, 8), or (0, 2, 8)
-        Least and greatest time of each of a node's eight children.
     held, leaves, nodes : int64 array, shape (n_trees + 1,)
         Where the references, the leaves and the nodes of each tree begin, and those after the last.
     earliest, latest : int64 array, shape (n_trees,)
-        Neither falls within a group.
+        Of the references whose own tree it is; neither falls within a group.
+    buckets : int64 array, shape (8 n_trees,)
+        The tree from which on that of a time is looked for; see `bucket_of`.
     trees : int64 array, shape (n_groups + 1,)
         Where the trees of each group begin.
+    reaches : bool
+        A tree has copies of references of other trees, so that an observation walks one alone.
     """
 
     points: np.ndarray
@@ -48,13 +54,14 @@ class Forest(NamedTuple):
     keys: np.ndarray
     boxes: np.ndarray
     times: np.ndarray
-    spans: np.ndarray
     held: np.ndarray
     leaves: np.ndarray
     nodes: np.ndarray
     earliest: np.ndarray
     latest: np.ndarray
+    buckets: np.ndarray
     trees: np.ndarray
+    reaches: bool
 
 
 class Grown(NamedTuple):
@@ -66,7 +73,6 @@ class Grown(NamedTuple):
     boxes: np.ndarray
     levels: np.ndarray
     times: np.ndarray
-    spans: np.ndarray
     held: int
 
 
@@ -90,7 +96,6 @@ def tree_of(forest, tree, levels):  # type: ignore[no-untyped-def]
         forest.boxes[node:last_node],
         levels[:n],
         forest.times[leaf : last_leaf if timed else leaf],
-        forest.spans[node : last_node if timed else node],
         forest.held[tree + 1] - forest.held[tree],
     )
 
@@ -98,7 +103,7 @@ def tree_of(forest, tree, levels):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, error_model="numpy")
 def _fill(thread, threads, vectors, order, time, forest):  # type: ignore[no-untyped-def]
     """Fill the trees that begin in a thread's share of the references."""
-    n = order.size
+    n = forest.held[-1]
     memory = np.empty(16, np.int64)
     for tree in range(forest.earliest.size):
         first, stop = forest.held[tree], forest.held[tree + 1]
@@ -115,58 +120,71 @@ def _fill(thread, threads, vectors, order, time, forest):  # type: ignore[no-unt
         for leaf in range(own.times.shape[0]):
             for j in range(WIDTH):
                 own.times[leaf, j] = time[np.int64(own.rows[leaf, j])]
-        for level in range(own.levels.size - 1):
-            below = own.levels[level - 1] if level else 0
-            n_below = own.levels[level] - below if level else own.times.shape[0]
-            for node in range(own.levels[level], own.levels[level + 1]):
-                for child in range(WIDTH):
-                    at = (node - own.levels[level]) * WIDTH + child
-                    least, greatest = LATEST, EARLIEST
-                    if at < n_below:
-                        for j in range(WIDTH):
-                            if level:
-                                least = min(least, own.spans[below + at, 0, j])
-                                greatest = max(greatest, own.spans[below + at, 1, j])
-                            else:
-                                least = min(least, own.times[at, j])
-                                greatest = max(greatest, own.times[at, j])
-                    own.spans[node, 0, child] = least
-                    own.spans[node, 1, child] = greatest
-        root = own.spans.shape[0] - 1
-        forest.earliest[tree] = own.spans[root, 0].min()
-        forest.latest[tree] = own.spans[root, 1].max()
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _count(thread, threads, order, part, counts):  # type: ignore[no-untyped-def]
-    for i in range(order.size * thread // threads, order.size * (thread + 1) // threads):
-        number = part[order[i] & ROW]
-        if number >= 0:
-            counts[thread, number] += 1
+def _cut(rows, group, time, least, length, gap, margin, part):  # type: ignore[no-untyped-def]
+    """Write the trees of references that stand by group and time; where those of each begin.
 
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _put(thread, threads, order, part, places, into):  # type: ignore[no-untyped-def]
-    for i in range(order.size * thread // threads, order.size * (thread + 1) // threads):
-        number = part[order[i] & ROW]
-        if number >= 0:
-            into[places[thread, number]] = order[i] & ROW
-            places[thread, number] += 1
-
-
-def parted(order: np.ndarray, part: np.ndarray, n_parts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of an order by the number of their part, and else as they are; and where parts begin.
-
-    Those of a part below 0 are left out.
+    The first is the one of their own time, the second its neighbour that they are near to.
     """
-    threads = threads_for(order.size, max(_GRAIN, n_parts))
-    counts = np.zeros((threads, n_parts), np.int64)
-    in_threads(_count, threads, order, part, counts)
-    stops = counts.T.cumsum().reshape(-1, threads)
-    starts = np.append(0, stops[:, -1])
-    into = np.empty(starts[-1], np.int64)
-    in_threads(_put, threads, order, part, np.ascontiguousarray(stops.T) - counts, into)
-    return into, starts
+    firsts = [0 for _ in range(0)]
+    # Differences are of 64 bits without a sign, which hold them all.
+    begin, first, before = 0, np.uint64(0), np.uint64(0)
+    for place in range(rows.size):
+        row = rows[place]
+        own = np.uint64(time[row])
+        if (
+            place == 0
+            or group[row] != group[rows[begin]]
+            or (
+                place - begin >= least[group[row]]
+                and own != before
+                # Windows that lie in a gap meet nothing, and walk no tree.
+                and (own - first >= length or own - before > gap)
+            )
+        ):
+            firsts.append(place)
+            begin, first = place, own
+        part[row, 0] = len(firsts) - 1
+        before = own
+    for tree in range(1, len(firsts) if part.shape[1] > 1 else 0):
+        edge = rows[firsts[tree]]
+        if group[rows[firsts[tree] - 1]] != group[edge]:
+            continue
+        for step in (-1, 1):
+            place = firsts[tree] - (step < 0)
+            while 0 <= place < rows.size and group[rows[place]] == group[edge]:
+                row = rows[place]
+                if np.uint64((time[row] - time[edge]) * step) > margin:
+                    break
+                part[row, 1] = tree - (step > 0)
+                place += step
+    return np.array(firsts)
+
+
+@njit(inline="always")
+def bucket_of(forest, low, stop, time):  # type: ignore[no-untyped-def]
+    """In which part of the time of some trees a time is: there are `FINER` a tree."""
+    begin = float(forest.earliest[low])
+    # In float64: it may be more than 64 bits hold.
+    part = (float(time) - begin) / (float(forest.latest[stop - 1]) - begin + 1.0)
+    n = (stop - low) * FINER
+    return low * FINER + min(int(max(0.0, min(part, 1.0)) * n), n - 1)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _fill_buckets(forest):  # type: ignore[no-untyped-def]
+    """Write the last tree that begins before each bucket, or the first of its group."""
+    for group in range(forest.trees.size - 1):
+        low, stop = forest.trees[group], forest.trees[group + 1]
+        tree = low
+        for bucket in range(low * FINER, stop * FINER):
+            while (
+                tree + 1 < stop and bucket_of(forest, low, stop, forest.earliest[tree + 1]) < bucket
+            ):
+                tree += 1
+            forest.buckets[bucket] = tree
 
 
 def _nodes_over(n_leaves: np.ndarray) -> np.ndarray:
@@ -186,34 +204,55 @@ def build(
     time: np.ndarray,
     n_groups: int,
     share: float,
-) -> tuple[np.ndarray, Forest]:
+) -> tuple[np.ndarray, Any]:
     """Unit vectors of references, and their forest; it leaves out those of a group below 0.
 
-    `time` is empty where it does not matter; else a tree holds such a `share` of all time.
+    `time` is empty where it does not matter; else a tree holds such a `share` of a group, and the
+    forest is made when it is first asked for.
     """
     vectors = unit_vectors(lat_deg, lon_deg)
-    with scratch(len(vectors)) as memory:
-        order = memory.order[: sort(memory._replace(points=vectors), WIDTH) if len(vectors) else 0]
-        rows, held = parted(order, group, n_groups)
-        each = np.diff(held)
-        n_trees = np.minimum(each, 1)
-        if time.size:
-            most = np.maximum(each // _LEAST_OF_A_TREE, n_trees)
-            n_trees = np.minimum(most, max(1, round(1 / max(share, 2.0**-20))))
-            in_time, _ = parted(np.argsort(time, kind="stable"), group, n_groups)
-            # What has no place has none in the order of the curve, either.
-            in_time = in_time[~np.isnan(vectors[in_time, 0])]
-            rank = np.arange(in_time.size) - np.repeat(held[:-1], each)
-            part = np.full(group.size, -1)
-            part[in_time] = rank * np.repeat(n_trees, each) // np.repeat(each, each)
-            part[in_time] += np.repeat(n_trees.cumsum() - n_trees, each)
-            rows, held = parted(order, part, int(n_trees.sum()))
-    trees = np.append(0, n_trees.cumsum())
-    held = np.append(held[:-1][np.diff(held) > 0], held[-1])
-    leaves, nodes = (
-        np.append(0, of_each.cumsum())
-        for of_each in (-(-np.diff(held) // WIDTH), _nodes_over(-(-np.diff(held) // WIDTH)))
-    )
+    made = partial(grow, vectors, group, time, n_groups, share)
+    return vectors, made if time.size else made()
+
+
+def grow(
+    vectors: np.ndarray,
+    group: np.ndarray,
+    time: np.ndarray,
+    n_groups: int,
+    share: float,
+    width: int | None = None,
+) -> Forest:
+    """The forest of some references, of which each is in one tree.
+
+    With a `width` a tree holds all that windows up to so wide meet whose middle is in its time.
+    """
+    able = (group >= 0) & ~np.isnan(vectors[:, 0])
+    sizes = np.bincount(group[able], minlength=n_groups)
+    if time.size:
+        rows = np.argsort(time)
+        rows = rows[able[rows]]
+        if n_groups > 1:
+            rows = rows[np.argsort(group[rows], kind="stable")]
+        least = np.full(n_groups, _LEAST_OF_A_TREE)
+        # Halves of windows, and what their rounding may add. A tree has the time of two windows.
+        margin = 0 if width is None else width // 2 + 2
+        lengths = (np.uint64(min(times * margin, 2**64 - 1)) for times in (4, 2, 1))
+        if width is None:
+            least = np.maximum(least, (sizes * share).astype(np.int64))
+        part = np.full((len(vectors), 1 if width is None else 2), -1, np.int32)
+        firsts = _cut(rows, group, time, least, *lengths, part)
+        ends = np.append(firsts[1:], rows.size)[: firsts.size]
+        trees = np.searchsorted(firsts, np.append(0, sizes.cumsum()))
+        earliest, latest = time[rows[firsts]], time[rows[ends - 1]]
+    else:
+        trees = np.append(0, (sizes > 0).cumsum())
+        part = np.where(able, trees[group], -1).astype(np.int32)[:, None]
+        earliest, latest = np.full(trees[-1], EARLIEST), np.full(trees[-1], LATEST)
+    memory = Scratch(vectors, np.empty(part.size, np.int64), np.empty(part.size, np.int64))
+    held = sort_parts(memory, part, earliest.size)
+    n_leaves = -(-np.diff(held) // WIDTH)
+    leaves, nodes = (np.append(0, each.cumsum()) for each in (n_leaves, _nodes_over(n_leaves)))
     n_timed = int(time.size > 0)
     forest = Forest(
         kept(leaves[-1], 3, WIDTH),
@@ -221,13 +260,16 @@ def build(
         kept(leaves[-1], dtype=np.int64),
         kept(nodes[-1], 6, WIDTH),
         kept(n_timed * leaves[-1], WIDTH, dtype=np.int64),
-        kept(n_timed * nodes[-1], 2, WIDTH, dtype=np.int64),
         held,
         leaves,
         nodes,
-        np.full(held.size - 1, EARLIEST),
-        np.full(held.size - 1, LATEST),
+        earliest,
+        latest,
+        np.empty(n_timed * earliest.size * FINER, np.int64),
         trees,
+        width is not None,
     )
-    in_threads(_fill, threads_for(rows.size, _GRAIN), vectors, rows, time, forest)
-    return vectors, forest
+    in_threads(_fill, threads_for(held[-1], _GRAIN), vectors, memory.order, time, forest)
+    if n_timed:
+        _fill_buckets(forest)
+    return forest

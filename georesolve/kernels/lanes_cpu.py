@@ -114,6 +114,9 @@ class _Value:
     def __le__(self, other: Any) -> "_Value":
         return self._compared("<=", other)
 
+    def at_most_unsigned(self, other: "_Value") -> "_Value":
+        return self._written(lambda *both: self.builder.icmp_unsigned("<=", *both), other)
+
     def equals(self, other: Any) -> "_Value":
         return self._compared("==", other)
 
@@ -507,6 +510,33 @@ def compare_times(builder, points, rows, times, leaf, lanes, windows, best_rows)
     return best.extreme("fmax")
 
 
+@_written(types.float64)
+def compare_in_time(builder, points, rows, times, leaf, lanes):  # type: ignore[no-untyped-def]
+    """As `compare_leaf`, of references whose time is in the window of a point.
+
+    The bits of the sixth and the seventh row of the lanes are its least time and its length.
+    """
+    *own, best, best_row, least, width = (lanes.load(_SIXTEEN, row, 0) for row in range(7))
+    least, width = least.as_kind(_SIXTEEN_KEYS), width.as_kind(_SIXTEEN_KEYS)
+    near: Any = None
+    near_row = best_row
+    for j in range(8):
+        there = [points.every(_SIXTEEN, leaf, axis, j) for axis in range(3)]
+        square, row = _square(own, there), rows.every(_SIXTEEN, leaf, j)
+        able = (times.every(_SIXTEEN_KEYS, leaf, j) - least).at_most_unsigned(width)
+        if near is None:
+            near, near_row = able.choose(square, float("inf")), row
+            continue
+        # Rows ascend, so "less" leaves ties with the lowest one; NaN pads, and is none.
+        nearer = (square < near) & able
+        near, near_row = nearer.choose(square, near), nearer.choose(row, near_row)
+    better = (near < best) | (near.equals(best) & (near_row < best_row))
+    best = better.choose(near, best)
+    lanes.store(best, 3, 0)
+    lanes.store(better.choose(near_row, best_row), 4, 0)
+    return best.extreme("fmax")
+
+
 @_written(types.int64)
 def times_within(builder, times, leaf, windows, lane):  # type: ignore[no-untyped-def]
     """Which of a leaf's eight times (n, 8) lie in a lane's window, as bits.
@@ -516,22 +546,6 @@ def times_within(builder, times, leaf, windows, lane):  # type: ignore[no-untype
     time = times.load(_EIGHT_KEYS, leaf, 0)
     least, greatest, not_this = (windows.every(_EIGHT_KEYS, row, lane) for row in range(3))
     return ((least <= time) & (time <= greatest) & time.differs(not_this)).bits()
-
-
-@_written(types.int64)
-def spans_meeting(builder, spans, node, window):  # type: ignore[no-untyped-def]
-    """Which of a node's eight spans of time (n, 2, 8) meet a window, as bits."""
-    least, greatest = (spans.load(_EIGHT_KEYS, node, side, 0) for side in range(2))
-    meets = (least <= window.every(_EIGHT_KEYS, 1)) & (window.every(_EIGHT_KEYS, 0) <= greatest)
-    return meets.bits()
-
-
-@_written(types.int64)
-def spans_inside(builder, spans, node, window):  # type: ignore[no-untyped-def]
-    """Which of a node's eight spans of time lie in a window, as bits."""
-    least, greatest = (spans.load(_EIGHT_KEYS, node, side, 0) for side in range(2))
-    inside = (window.every(_EIGHT_KEYS, 0) <= least) & (greatest <= window.every(_EIGHT_KEYS, 1))
-    return inside.bits()
 
 
 @_written(types.int64)
@@ -704,6 +718,12 @@ def greatest_of_16(builder, lanes, row):  # type: ignore[no-untyped-def]
 def prefetch_for_write(builder, array, i, j):  # type: ignore[no-untyped-def]
     """Ask for the cache line of ``array[i, j]``, which is soon to be written."""
     array.prefetch(_WRITE, i, j)
+
+
+@_written(types.void)
+def prefetch_one(builder, array, i):  # type: ignore[no-untyped-def]
+    """Ask for the cache line of ``array[i]``, which is soon to be read."""
+    array.prefetch(_READ, i)
 
 
 @_written(types.void)

@@ -117,6 +117,33 @@ def _label(thread, threads, points, low, shift, digit_shift, words, counts):  # 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def _count_parts(thread, threads, points, part, counts):  # type: ignore[no-untyped-def]
+    n = part.shape[0]
+    for i in range(n * thread // threads, n * (thread + 1) // threads):
+        for j in range(part.shape[1]):
+            if part[i, j] >= 0 and points[i, 2] >= -1.0:
+                counts[thread, part[i, j]] += 1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _label_parts(thread, threads, labels, part, starts, digit_shift, words, counts):  # type: ignore[no-untyped-def]
+    """Give every part as many leads as it has points, and points leads of their parts."""
+    columns = part.shape[1]
+    # Of each point.
+    leads = (_LEAST + 1) // max(1, starts[-1])
+    # Shares are those of `_part`, which goes by what is counted here.
+    for place in range(words.size * thread // threads, words.size * (thread + 1) // threads):
+        i = place // columns
+        label, number = labels[i], part[i, place - i * columns]
+        words[place] = -1
+        if label >= 0 and number >= 0:
+            first, stop = starts[number], starts[number + 1]
+            lead = first * leads + ((stop - first) * leads * (label >> 32) >> _LEAD_BITS)
+            words[place] = lead << 32 | i
+            counts[thread, words[place] >> digit_shift] += 1
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def _part(thread, threads, words, digit_shift, places, order):  # type: ignore[no-untyped-def]
     """Put every word where its digit's next one goes."""
     n = words.size
@@ -228,24 +255,47 @@ def sort(memory: Scratch, run: int) -> int:
     ``memory.order & ROW`` are then their rows; points with a NaN are left out. Runs of up to `run`
     points that lie close together may stay unordered.
     """
-    points, words, order = memory
+    points, _, order = memory
     n = points.shape[0]
     if n <= run:
         rows = np.flatnonzero(~np.isnan(points[:, 0]))
         order[: rows.size] = rows
         return rows.size
-    threads = threads_for(n, _GRAIN)
+    return int(_sort(memory, run, None, np.empty(0, np.int64))[-1])
+
+
+def sort_parts(memory: Scratch, part: np.ndarray, n_parts: int) -> np.ndarray:
+    """Order points by the number of their part, and within it as `sort`; where parts begin.
+
+    `part` (n, m) names up to m parts of each point, -1 for none; `words` and `order` of the memory
+    are m times as long as there are points.
+    """
+    threads = threads_for(len(part), max(_GRAIN, n_parts))
+    counts = np.zeros((threads, n_parts), np.int64)
+    in_threads(_count_parts, threads, memory.points, part, counts)
+    starts = np.append(0, counts.sum(axis=0).cumsum())
+    _sort(memory, 1, part, starts)
+    return starts
+
+
+def _sort(memory: Scratch, run: int, part: np.ndarray | None, starts: np.ndarray) -> np.ndarray:
+    points, words, order = memory
+    threads = threads_for(len(points), _GRAIN)
     low, shift = _range(points)
-    digit_bits = min(_PARTS_BITS, max(0, n.bit_length() - _PART_BITS))
+    digit_bits = min(_PARTS_BITS, max(0, words.size.bit_length() - _PART_BITS))
     bits = _LEAD_BITS - digit_bits
     counts = np.zeros((threads, 1 << digit_bits), np.int64)
-    in_threads(_label, threads, points, low, shift, 32 + bits, words, counts)
+    labels = words if part is None else order
+    in_threads(_label, threads, points, low, shift, 32 + bits, labels, counts)
+    if part is not None:
+        counts[:] = 0
+        in_threads(_label_parts, threads, order, part, starts, 32 + bits, words, counts)
     stops = counts.T.cumsum().reshape(-1, threads)
     starts = np.append(0, stops[:, -1])
     places = np.ascontiguousarray(stops.T) - counts
     in_threads(_part, threads, words, 32 + bits, places, order)
     in_threads(_sort_parts, threads, points, starts, bits, run, order, words)
-    return int(starts[-1])
+    return starts
 
 
 def _range(points: np.ndarray) -> tuple[int, int]:
@@ -265,14 +315,13 @@ def _range(points: np.ndarray) -> tuple[int, int]:
     return low - margin, max(0, (high - low + 2 * margin).bit_length() - _LEAD_BITS)
 
 
-def in_windows(
+def windows(
     observations: Degrees,
-    run: int,
     n_references: int,
     window: int | None = None,
     earth: Earth = "sphere",
-) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Parts of the observations, up to `window` each, their unit vectors, and these in order."""
+) -> Iterator[tuple[slice, Scratch]]:
+    """Parts of the observations, up to `window` each: their unit vectors, and memory to sort."""
     lat_deg, lon_deg = observations
     n = lat_deg.size
     window = min(n, window or max(_WINDOW, 2 * n_references), MAX_ROWS)
@@ -281,4 +330,16 @@ def in_windows(
             part = slice(start, min(start + window, n))
             here = Scratch(*(array[: part.stop - start] for array in memory))
             unit_vectors(lat_deg[part], lon_deg[part], here.points, earth=earth)
-            yield part, here.points, here.order[: sort(here, run)]
+            yield part, here
+
+
+def in_windows(
+    observations: Degrees,
+    run: int,
+    n_references: int,
+    window: int | None = None,
+    earth: Earth = "sphere",
+) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
+    """Parts of the observations, up to `window` each, their unit vectors, and these in order."""
+    for part, here in windows(observations, n_references, window, earth):
+        yield part, here.points, here.order[: sort(here, run)]

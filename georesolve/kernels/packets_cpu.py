@@ -15,6 +15,7 @@ from numba.extending import overload
 from georesolve.kernels.boxes_cpu import ALL, FAR, NODE_STEPS, STACK, WIDTH
 from georesolve.kernels.lanes_cpu import (
     children_within,
+    compare_in_time,
     compare_leaf,
     compare_two,
     lanes_within,
@@ -23,6 +24,7 @@ from georesolve.kernels.lanes_cpu import (
     prefetch_for_write,
     prefetch_leaf,
     prefetch_node,
+    prefetch_one,
 )
 from georesolve.kernels.order_cpu import ROW, keys_of
 from georesolve.kernels.walk_cpu import leaf_of, look, looks, mark, walk
@@ -83,17 +85,64 @@ class OnEllipsoid(NamedTuple):
     more: float
 
 
-def compare(kind: Any, points: Any, rows: Any, leaf: Any, lanes: Any) -> Any:
+class InTime(NamedTuple):
+    """As on the sphere, of what is at most so far and lies in the window of each observation."""
+
+    farthest: float
+    least: np.ndarray
+    greatest: np.ndarray
+
+
+def compare(kind: Any, tree: Any, leaf: Any, lanes: Any) -> Any:
     """Compare a leaf with a packet; returns the greatest bound of its lanes."""
 
 
 @overload(compare, strict=False, jit_options={"forceinline": True})
-def _choose_compare(kind: Any, points: Any, rows: Any, leaf: Any, lanes: Any) -> Any:
+def _choose_compare(kind: Any, tree: Any, leaf: Any, lanes: Any) -> Any:
     if kind.instance_class is OnEllipsoid:
-        return lambda kind, points, rows, leaf, lanes: compare_two(
-            points, rows, leaf, lanes, kind.one, kind.more
+        return lambda kind, tree, leaf, lanes: compare_two(
+            tree.points, tree.rows, leaf, lanes, kind.one, kind.more
         )
-    return lambda kind, points, rows, leaf, lanes: compare_leaf(points, rows, leaf, lanes)
+    if kind.instance_class is InTime:
+        return lambda kind, tree, leaf, lanes: compare_in_time(
+            tree.points, tree.rows, tree.times, leaf, lanes
+        )
+    return lambda kind, tree, leaf, lanes: compare_leaf(tree.points, tree.rows, leaf, lanes)
+
+
+def prefetch_bound(kind: Any, i: Any) -> None:
+    """Ask for what `bound` is soon to read of an observation."""
+
+
+@overload(prefetch_bound, strict=False, jit_options={"forceinline": True})
+def _choose_prefetch(kind: Any, i: Any) -> Any:
+    if kind.instance_class is not InTime:
+        return lambda kind, i: None
+
+    def prefetch_window(kind: Any, i: Any) -> None:
+        prefetch_one(kind.least, i)
+        prefetch_one(kind.greatest, i)
+
+    return prefetch_window
+
+
+def bound(kind: Any, places: Any, lanes: Any) -> None:
+    """Write what bounds the search of a packet's observations, if it is not where they are."""
+
+
+@overload(bound, strict=False, jit_options={"forceinline": True})
+def _choose_bound(kind: Any, places: Any, lanes: Any) -> Any:
+    if kind.instance_class is not InTime:
+        return lambda kind, places, lanes: None
+
+    def bound_in_time(kind: Any, places: Any, lanes: Any) -> None:
+        windows = lanes.view(np.int64)
+        for lane in range(LANES):
+            lanes[3, lane] = kind.farthest
+            windows[5, lane] = kind.least[places[lane]]
+            windows[6, lane] = kind.greatest[places[lane]] - kind.least[places[lane]]
+
+    return bound_in_time
 
 
 class Nearest(NamedTuple):
@@ -114,7 +163,7 @@ def _compare(collector, tree, node, bits, box, worst):  # type: ignore[no-untype
         if lanes_within(collector.lanes, tree.boxes, node, j):
             steps += LEAF_STEPS
             leaf = node * WIDTH + j
-            worst = min(compare(collector.kind, tree.points, tree.rows, leaf, collector.lanes), ALL)
+            worst = min(compare(collector.kind, tree, leaf, collector.lanes), ALL)
             bits &= children_within(tree.boxes, node, box, worst)
     return worst, steps
 
@@ -127,7 +176,7 @@ def search_packets(thread, threads, tree, points, order, n, most, tally, kind): 
 
     What takes too many steps is left out and marked.
     """
-    leaf_points, rows, leaf_keys, boxes, _ = tree
+    leaf_points, rows, leaf_keys, boxes = tree.points, tree.rows, tree.keys, tree.boxes
     n_packets = (n + LANES - 1) // LANES
     # Of each packet, in rows: x, y, z, best squared chord, its row, and what `compare_two` has.
     lanes = aligned_rows(_PACKETS * 7, LANES).reshape(_PACKETS, 7, LANES)
@@ -167,6 +216,7 @@ def search_packets(thread, threads, tree, points, order, n, most, tally, kind): 
                 lanes[packet, 5, lane] = np.inf
                 lanes[packet, 6, lane] = np.inf
             load_lanes(points, places, lanes[packet], packet_boxes, packet)
+            bound(kind, places, lanes[packet])
             for axis in range(3):
                 middles[axis, packet] = lanes[packet, axis, LANES // 2]
                 box[axis] = min(box[axis], packet_boxes[packet, axis])
@@ -184,10 +234,11 @@ def search_packets(thread, threads, tree, points, order, n, most, tally, kind): 
             if ahead + LANES <= n:
                 for place in range(LANES):
                     prefetch_for_write(points, order[ahead + place] & ROW, 0)
+                    prefetch_bound(kind, order[ahead + place] & ROW)
             leaf = own[packet]
             node = leaf // WIDTH
             own[packet] = node
-            worst_own = min(compare(kind, leaf_points, rows, leaf, lanes[packet]), ALL)
+            worst_own = min(compare(kind, tree, leaf, lanes[packet]), ALL)
             width = packet_boxes[packet, 3] - packet_boxes[packet, 0]
             depth = packet_boxes[packet, 4] - packet_boxes[packet, 1]
             height = packet_boxes[packet, 5] - packet_boxes[packet, 2]
@@ -199,7 +250,7 @@ def search_packets(thread, threads, tree, points, order, n, most, tally, kind): 
                 and last // WIDTH != node
                 and lanes_within(lanes[packet], boxes, last // WIDTH, last % WIDTH)
             ):
-                worst_own = min(compare(kind, leaf_points, rows, last, lanes[packet]), ALL)
+                worst_own = min(compare(kind, tree, last, lanes[packet]), ALL)
                 seen[packet] = last
             bits = children_within(boxes, node, packet_boxes[packet], worst_own)
             bits &= ~(1 << leaf % WIDTH)
@@ -242,7 +293,7 @@ def search_packets(thread, threads, tree, points, order, n, most, tally, kind): 
                     if lanes_within(lane, leaf_boxes, eight, j):
                         steps += LEAF_STEPS
                         before = worst
-                        worst = min(compare(kind, leaf_points, rows, leaf, lane), ALL)
+                        worst = min(compare(kind, tree, leaf, lane), ALL)
                         if worst < before:
                             last = leaf
                         bits &= children_within(leaf_boxes, eight, packet_box, worst)

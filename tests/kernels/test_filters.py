@@ -15,6 +15,7 @@ from georesolve.kernels import (
     within,
 )
 from georesolve.kernels.coordinates_cpu import chord2_within, unit_vectors
+from georesolve.kernels.order_cpu import ROW, Scratch, sort_parts
 from tests.kernels.point_sets import SETS, points, sphere
 
 SECONDS = st.sampled_from([0, 1, 2, 3, 10, -(2**62), 2**62]) | st.integers(-20, 20)
@@ -133,6 +134,48 @@ def test_large_groups_and_many_trees(name, k):
         want = matching(references, few_of(some, check_few), group, filters, time, False, 9.0)
         for row, rows in zip(found, want, strict=True):
             np.testing.assert_array_equal(row, np.append(rows, [-1] * k)[:k])
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+def test_points_by_part_are_those_of_the_part(columns):
+    rng = np.random.default_rng(2)
+    n = 40_001
+    part = rng.integers(-1, 30, (n, columns)).astype(np.int32)
+    words = np.empty((2, n * columns), np.int64)
+    memory = Scratch(unit_vectors(*sphere(rng, n)), *words)
+    starts = sort_parts(memory, part, 30)
+    for number in range(30):
+        rows = memory.order[starts[number] : starts[number + 1]] & ROW
+        want = np.concatenate([np.flatnonzero(column == number) for column in part.T])
+        np.testing.assert_array_equal(np.sort(rows), np.sort(want))
+
+
+@pytest.mark.parametrize("half", [0, 200, 30_000, 10**7])
+def test_windows_of_one_tree_each(half):
+    rng = np.random.default_rng(5)
+    references, observations = sphere(rng, 4000), sphere(rng, 3000)
+    # Of one place and of one time are some, and no reference has the times of a gap.
+    for one in references:
+        one[:300] = one[0]
+    time = rng.integers(0, 10**6, 4000) // 1000 * 1000
+    time[(time > 400_000) & (time < 600_000)] = 0
+    own = rng.integers(-(10**5), 11 * 10**5, 3000) // 1000 * 1000
+    for groups in (1, 3):
+        group = rng.integers(0, groups, 4000).astype(np.int32)
+        filters = Filters(
+            rng.integers(0, groups, 3000).astype(np.int32), own - half, own + half // 2, own
+        )
+        index = build_filtered_index(*references, group, time)
+        few = rng.permutation(3000)[:150]
+        some = Filters(*(one[few] for one in filters[:4]))
+        for distance_m, chord2 in ((None, 9.0), (5e5, chord2_within(np.array([5e5]))[0])):
+            found = nearest(index, *observations, max_distance_m=distance_m, filters=filters)
+            want = matching(references, few_of(observations, few), group, some, time, False, chord2)
+            for row, rows in zip(found.reference[few], want, strict=True):
+                assert row == (rows[0] if rows.size else -1)
+        counts = count_within(index, *observations, 5e5, filters=filters)
+        want = matching(references, few_of(observations, few), group, some, time, False, chord2)
+        np.testing.assert_array_equal(counts[few], [rows.size for rows in want])
 
 
 def few_of(sets, rows):
