@@ -11,6 +11,8 @@ from georesolve.kernels.query import Degrees
 
 LEAST, GREATEST = -(1 << 63) + 1, (1 << 63) - 1
 """Instants; the one below them is that of no time."""
+MAX_ROWS = 1 << 29
+"""References of an index: trees for windows hold up to twice as many, which 31 bits number."""
 
 
 class Filters(NamedTuple):
@@ -133,6 +135,10 @@ def build_filtered_index(
         half as long are the fastest; on a CPU others make trees for their windows.
     """
     step = implementation(device_of(lat_deg), "filtered")
+    if lat_deg.size > MAX_ROWS:
+        raise ValueError(
+            f"references by group or in time must be {MAX_ROWS} at most, got {lat_deg.size}"
+        )
     lat_deg, lon_deg, _ = coordinate_pair(lat_deg, lon_deg)
     library = type(lat_deg).__module__.partition(".")[0]
     if library == "cupy":

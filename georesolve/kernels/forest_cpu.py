@@ -15,10 +15,8 @@ from numba import njit
 from georesolve.kernels.boxes_cpu import WIDTH, fill_leaves, fill_nodes
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.memory_cpu import kept
-from georesolve.kernels.order_cpu import MAX_ROWS, Scratch, sort_parts
+from georesolve.kernels.order_cpu import Scratch, sort_parts
 from georesolve.kernels.threads_cpu import in_threads, threads_for
-
-__all__ = ["MAX_ROWS", "Forest", "bucket_of", "build", "grow", "tree_of"]
 
 _LEAST_OF_A_TREE = 1 << 9
 """References that a tree has at least, if its group has as many."""

@@ -226,3 +226,10 @@ def test_filters_that_restrict_nothing_are_the_plain_search():
     assert all(a.tobytes() == b.tobytes() for a, b in zip(found, plain, strict=True))
     none = wide._replace(group=np.full(600, -1, np.int32))
     assert (nearest(index, *observations, filters=none).reference == -1).all()
+
+
+def test_more_references_than_trees_number_are_refused():
+    # An array without memory of its own.
+    many = np.broadcast_to(0.0, (1 << 29) + 1)
+    with pytest.raises(ValueError, match="must be 536870912 at most, got 536870913"):
+        build_filtered_index(many, many)
