@@ -34,7 +34,7 @@ from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Pairs, Query
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, looks, put, walk
 from georesolve.kernels.ways import Search
-from georesolve.kernels.within_cpu import RUN, count_whole, put_in_order
+from georesolve.kernels.within_cpu import RUN, asked_twice, count_whole, put_in_order
 
 _GRAIN = 256
 """Observations that are worth a thread."""
@@ -399,12 +399,11 @@ def _around(
     found: Pairs,
 ) -> None:  # fmt: skip
     n_held = held(index.tree)
+    if not n_held:
+        return
     for part, points, order in in_windows(
         readable(observations), LANES, index.tree.rows.size, earth="wgs84"
     ):
-        counts[part] = 0
-        if not n_held:
-            continue
         here = asked._replace(first_row=asked.first_row + part.start)
         starts = found.starts[part.start : part.stop + 1]
         in_threads(
@@ -413,18 +412,4 @@ def _around(
         )  # fmt: skip
 
 
-def count(index: ReferenceIndex, observations: Degrees, asked: Within, by: Search) -> np.ndarray:
-    """How many references lie within the distance of every observation."""
-    counts = np.empty(observations.lat_deg.size, np.int64)
-    none = np.empty(0, np.int64)
-    _around(index, observations, asked, by, counts, Pairs(none, none, np.empty(0)))
-    return counts
-
-
-def pairs(index: ReferenceIndex, observations: Degrees, asked: Within, by: Search) -> Pairs:
-    """All references within the distance of every observation, nearest first, equals by row."""
-    counts = count(index, observations, asked, by)
-    starts = np.append(0, counts.cumsum())
-    found = Pairs(starts, np.empty(starts[-1], np.int64), np.empty(starts[-1]))
-    _around(index, observations, asked, by, counts, found)
-    return found
+count, pairs = asked_twice(_around)

@@ -75,8 +75,6 @@ def _list(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-d
 class OnSphere(NamedTuple):
     """The nearest is that of the least squared chord."""
 
-    more: float = 0.0
-
 
 class OnEllipsoid(NamedTuple):
     """It is one of those whose squared chord c is at most b (one + more b), b the least."""

@@ -41,7 +41,7 @@ from georesolve.kernels.shapes import BoxTree, Polygons, ShapeIndex
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.walk_cpu import looks, put, walk
 from georesolve.kernels.ways import Algorithm
-from georesolve.kernels.within_cpu import RUN, put_in_order
+from georesolve.kernels.within_cpu import NO_PAIRS, RUN, asked_twice, put_in_order
 
 _BLOCK = 32
 """Observations that share a walk."""
@@ -546,13 +546,15 @@ def search(
     return answer_of(found) if measure else found
 
 
+_NO_ROWS = np.empty((0, 0), np.int64)
+
+
 def _search(
     index: ShapeIndex, observations: Degrees, asked: Within, by: Algorithm, counts: np.ndarray,
-    found: Pairs, of_rows: np.ndarray,
+    found: Pairs, of_rows: np.ndarray = _NO_ROWS,
 ) -> None:  # fmt: skip
     degrees = readable(observations)
     for part, points, order in in_windows(degrees, _BLOCK, index.n_references):
-        counts[part] = 0
         threads = threads_for(order.size, _GRAIN)
         in_threads(
             _search_around, min(threads, len(of_rows)) if of_rows.size else threads,
@@ -562,15 +564,7 @@ def _search(
         )  # fmt: skip
 
 
-_NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
-_NO_ROWS = np.empty((0, 0), np.int64)
-
-
-def count(index: ShapeIndex, observations: Degrees, asked: Within, by: Algorithm) -> np.ndarray:
-    """How many shapes lie within the distance of every observation."""
-    counts = np.empty(observations.lat_deg.size, np.int64)
-    _search(index, observations, asked, by, counts, _NO_PAIRS, _NO_ROWS)
-    return counts
+count, pairs = asked_twice(_search)
 
 
 def count_by_row(
@@ -580,17 +574,8 @@ def count_by_row(
     rows = max(1, index.n_references)
     of_rows = np.zeros((max(1, min(_MOST_COUNTS // rows, threads_for(1 << 62, 1))), rows), np.int64)
     counts = np.empty(observations.lat_deg.size, np.int64)
-    _search(index, observations, asked, by, counts, _NO_PAIRS, of_rows)
+    _search(index, observations, asked, by, counts, NO_PAIRS, of_rows)
     return np.asarray(of_rows.sum(axis=0)[: index.n_references])
-
-
-def pairs(index: ShapeIndex, observations: Degrees, asked: Within, by: Algorithm) -> Pairs:
-    """All shapes within the distance of every observation, nearest first, equals by row."""
-    counts = count(index, observations, asked, by)
-    starts = np.append(0, counts.cumsum())
-    found = Pairs(starts, np.empty(starts[-1], np.int64), np.empty(starts[-1]))
-    _search(index, observations, asked, by, counts, found, _NO_ROWS)
-    return found
 
 
 def points(

@@ -9,7 +9,8 @@ Boxes whose points are all within the distance of a whole packet are counted wit
 where it was counted.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -42,6 +43,7 @@ _TURN = 64
 """Packets that a thread takes in its turn: what has many pairs lies together in the order."""
 RUN = 64
 """Pairs of which each is compared with all, which takes no branches; longer runs are merged."""
+NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
 
 
 class Neighbours(NamedTuple):
@@ -242,6 +244,26 @@ def put_in_order(found, begin, n, into, at, ranks):  # type: ignore[no-untyped-d
         to_rows[:] = rows
 
 
+def asked_twice(
+    search: Callable[..., None],
+) -> tuple[Callable[..., np.ndarray], Callable[..., Pairs]]:
+    """`count` and `pairs` by a search that only counts where it gets no memory for pairs."""
+
+    def count(index: Any, observations: Degrees, *asked: Any) -> np.ndarray:
+        counts = np.zeros(observations.lat_deg.size, np.int64)
+        search(index, observations, *asked, counts, NO_PAIRS)
+        return counts
+
+    def pairs(index: Any, observations: Degrees, *asked: Any) -> Pairs:
+        counts = count(index, observations, *asked)
+        starts = np.append(0, counts.cumsum())
+        found = Pairs(starts, np.empty(starts[-1], np.int64), np.empty(starts[-1]))
+        search(index, observations, *asked, counts, found)
+        return found
+
+    return count, pairs
+
+
 def _search(
     index: ReferenceIndex,
     observations: Degrees,
@@ -251,10 +273,9 @@ def _search(
     found: Pairs,
 ) -> None:
     n_held = held(index.tree)
+    if not n_held:
+        return
     for part, points, order in in_windows(readable(observations), LANES, index.tree.rows.size):
-        counts[part] = 0
-        if not n_held:
-            continue
         here = asked._replace(first_row=asked.first_row + part.start)
         starts = found.starts[part.start : part.stop + 1]
         in_threads(
@@ -264,18 +285,4 @@ def _search(
         )  # fmt: skip
 
 
-def count(index: ReferenceIndex, observations: Degrees, asked: Within, by: Search) -> np.ndarray:
-    """How many references lie within the distance of every observation."""
-    counts = np.empty(observations.lat_deg.size, np.int64)
-    none = np.empty(0, np.int64)
-    _search(index, observations, asked, by, counts, Pairs(none, none, np.empty(0)))
-    return counts
-
-
-def pairs(index: ReferenceIndex, observations: Degrees, asked: Within, by: Search) -> Pairs:
-    """All references within the distance of every observation, nearest first, equals by row."""
-    counts = count(index, observations, asked, by)
-    starts = np.append(0, counts.cumsum())
-    found = Pairs(starts, np.empty(starts[-1], np.int64), np.empty(starts[-1]))
-    _search(index, observations, asked, by, counts, found)
-    return found
+count, pairs = asked_twice(_search)
