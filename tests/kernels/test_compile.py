@@ -174,6 +174,19 @@ ORDERING = {
 }
 """Kernels whose rounding shows in no answer: they say what stands where, with room for rounding."""
 
+VARIANTS = {
+    "walk_many",
+    "walk_most",
+    "walk_1_finely",
+    "walk_64_finely",
+    "walk_within_False_False",
+    "walk_within_True_True",
+    "collect",
+    "hard_min_reduce",
+}
+"""Kernels of the same code as another one, with other constants: `tests/faults` has them."""
+FIRST = [name for name in KERNELS if name not in VARIANTS]
+
 
 @pytest.fixture(autouse=True)
 def device_that_functions_are_compiled_for(monkeypatch):
@@ -191,14 +204,16 @@ def ptx(name, compute_capability=COMPUTE_CAPABILITY):
     return text
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_kernel_compiles(name):
-    assert ".entry" in ptx(name)
-
-
-@pytest.mark.parametrize("name", [name for name in KERNELS if name not in ORDERING])
+@pytest.mark.parametrize("name", FIRST)
 def test_what_decides_is_rounded_step_by_step_and_not_spilled(name):
-    text = ptx(name)
+    look_at(name, ptx(name))
+
+
+def look_at(name, text):
+    """What decides is rounded step by step, and what is not called spills nothing."""
+    assert ".entry" in text
+    if name in ORDERING:
+        return
     # Without a rounding a product and a sum may be fused when the PTX is assembled. Boxes of trees
     # are rounded outwards.
     arithmetic = set(re.findall(r"\b(?:mul|add|sub|fma|mad)[.\w]*\.f64\b", text))
