@@ -586,6 +586,9 @@ def points(
     bounds = chord2_within(np.nan_to_num(distance_m))
     # The greatest squared chord of 0 m is more than 0.
     bounds[distance_m == 0.0] = 0.0
+    # As `readable`: what comes from a table cannot be written to.
+    reference = reference.view()
+    reference.flags.writeable = False
     shapes = index.shapes
     in_threads(
         _search_points, threads_for(reference.size, _GRAIN), _searched(index),

@@ -234,26 +234,6 @@ def test_a_job_dismissed_while_others_run_is_cleared_away_at_once(
         assert finished(client, third)["status"] == "successful"
 
 
-def test_a_signal_stops_jobs_and_the_next_process_takes_them_up(tmp_path, device, long_job):
-    data_dir = tmp_path / "data"
-    observations, references, options = shorter(long_job)
-    files = {
-        "observations": ("o.parquet", parquet(observations)),
-        "references": ("r.parquet", parquet(references)),
-    }
-    with running_service(data_dir, "--device", device, "--sync-rows", 10**8) as client:
-        with ThreadPoolExecutor(1) as thread:
-            waiting = thread.submit(client.post, "/resolve", params=options, files=files)
-            wait_until(lambda: client.get("/jobs").json()["jobs"])
-            client.process.terminate()
-            answer = waiting.result()
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
-        client.process.wait(30)
-    location = httpx.URL(answer.headers["link"].partition(">")[0].strip("<")).path
-    with running_service(data_dir, "--device", device) as client:
-        assert finished(client, location)["status"] == "successful"
-
-
 def database_of(service):
     return service.log.with_suffix("") / "georesolve.sqlite"
 

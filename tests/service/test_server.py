@@ -26,7 +26,7 @@ from tests.conftest import (
     wait_for_url,
     wait_until,
 )
-from tests.service.test_jobs import start_job
+from tests.service.test_jobs import parquet, shorter, start_job
 
 REFUSED = 1
 
@@ -152,23 +152,33 @@ def assert_quiet(text):
     assert "Finished server process" in text
 
 
-def test_a_job_is_stopped_without_an_error_in_the_log(tmp_path, device, long_job):
-    observations, references, options = long_job
-    with running_service(tmp_path / "data", "--device", device) as client:
-        job = start_job(client, observations, references, **options)
-        wait_until(lambda: client.get(job).json()["progress"] > 0)
-        with (
-            ThreadPoolExecutor(2) as threads,
-            client.stream("GET", f"{job}/events", timeout=60) as events,
-        ):
-            told = threads.submit(lambda: list(events.iter_lines()))
-            start = client.log.stat().st_size
-            client.process.terminate()
-            assert client.process.wait(60) == -signal.SIGTERM
-            assert any("running" in line for line in told.result())
+def test_a_signal_stops_a_job_without_an_error_and_the_next_process_takes_it_up(
+    tmp_path, device, long_job
+):
+    data_dir = tmp_path / "data"
+    observations, references, options = shorter(long_job)
+    files = {"observations": parquet(observations), "references": parquet(references)}
+    with running_service(data_dir, "--device", device, "--sync-rows", 10**8) as client:
+        with ThreadPoolExecutor(2) as threads:
+            waiting = threads.submit(client.post, "/resolve", params=options, files=files)
+            wait_until(lambda: client.get("/jobs").json()["jobs"])
+            [job] = client.get("/jobs").json()["jobs"]
+            location = f"/jobs/{job['jobID']}"
+            wait_until(lambda: client.get(location).json()["status"] == "running")
+            with client.stream("GET", f"{location}/events", timeout=60) as events:
+                told = threads.submit(lambda: list(events.iter_lines()))
+                start = client.log.stat().st_size
+                client.process.terminate()
+                assert client.process.wait(60) == -signal.SIGTERM
+                assert any("running" in line for line in told.result())
+            answer = waiting.result()
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "10")
+        assert httpx.URL(answer.headers["link"].partition(">")[0].strip("<")).path == location
     text = client.log.read_text()[start:]
     assert_quiet(text)
-    assert f"job {job.rpartition('/')[2]} stopped" in text
+    assert f"job {job['jobID']} stopped" in text
+    with running_service(data_dir, "--device", device) as client:
+        assert finished(client, location)["status"] == "successful"
 
 
 def test_a_client_that_is_slow_does_not_keep_it(tmp_path):

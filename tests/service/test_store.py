@@ -138,10 +138,10 @@ def test_processes_that_migrate_at_the_same_time_wait_for_each_other(tmp_path, d
     )
     command = [sys.executable, "-c", script, str(tmp_path / "data"), database_url or ""]
     processes = [
-        subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(3)
+        subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(2)
     ]
-    assert [process.communicate(timeout=100)[1] for process in processes] == [""] * 3
-    assert [process.returncode for process in processes] == [0] * 3
+    assert [process.communicate(timeout=100)[1] for process in processes] == [""] * 2
+    assert [process.returncode for process in processes] == [0] * 2
 
 
 def test_tables_that_cannot_be_made_leave_nothing_behind(tmp_path):

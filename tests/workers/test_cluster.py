@@ -30,7 +30,6 @@ from tests.conftest import (
     start_worker,
     store_points,
     wait_until,
-    worker_given_up,
 )
 from tests.oracle import nearest
 
@@ -121,13 +120,6 @@ def test_no_scheduler_answers():
     settings = ClusterSettings(scheduler="tcp://127.0.0.1:9", connect_seconds=1)
     with pytest.raises(OSError, match="Timed out"), open_cluster(settings):
         pass
-
-
-def test_a_worker_that_dask_gives_up_is_started_anew(device):
-    with worker_given_up(device) as (cluster, pid):
-        cluster.restore()
-        wait_until(lambda: cluster.client.cluster.workers and cluster.workers())
-        assert pid not in cluster.client.run(os.getpid).values()
 
 
 def test_a_cluster_that_was_lost_stays_lost(device):

@@ -475,8 +475,9 @@ def resolve_or_die_once(chunk, job):
 
 
 def test_a_job_gets_workers_back_that_dask_has_given_up(device, make_job):
-    with worker_given_up(device) as (cluster, _):
+    with worker_given_up(device) as (cluster, pid):
         _, progress = run(cluster, make_job(points(1_000, 1), points(100, 2)), ignore, never)
+        assert pid not in cluster.client.run(os.getpid).values()
     assert progress.rows_done == 1_000
 
 
