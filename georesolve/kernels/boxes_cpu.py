@@ -48,20 +48,13 @@ class Tree(NamedTuple):
 
     Of equal points it holds `COPIES`, or all; the vectors of the index are all.
 
-    Attributes
-    ----------
-    points : float64 array, shape (n_leaves, 3, 8)
-        Unit vectors; NaN pads the last leaf.
-    rows : float64 array, shape (n_leaves, 8)
-        Their rows, ascending within a leaf. Exact below 2**53, and of one width with what they are
-        selected by.
-    keys : int64 array, shape (n_leaves,)
-        Key of each leaf's first reference, ascending.
-    boxes : float64 array, shape (n_nodes, 6, 8)
-        Least x, y, z and greatest x, y, z of each of a node's eight children. Nodes of the lowest
-        level, whose children are leaves, come first; the root is the last.
-    levels : int64 array, shape (n_levels + 1,)
-        First node of each level, lowest first, and the number of nodes.
+    - `points`, float64 (n_leaves, 3, 8): unit vectors; NaN pads the last leaf.
+    - `rows`, float64 (n_leaves, 8): their rows, ascending within a leaf. Exact below 2**53, and of
+      one width with what they are selected by.
+    - `keys`, int64 (n_leaves,): key of each leaf's first reference, ascending.
+    - `boxes`, float64 (n_nodes, 6, 8): least and greatest x, y, z of each of a node's children.
+      Nodes whose children are leaves come first; the root is the last.
+    - `levels`, int64 (n_levels + 1,): first node of each level, lowest first, and their number.
     """
 
     points: np.ndarray

@@ -10,15 +10,9 @@ from georesolve.kernels.shapes import ShapeIndex
 class ReferenceIndex:
     """References ready to be searched, on the device of their arrays.
 
-    Attributes
-    ----------
-    vectors : float64 array, shape (3, n_references) on a GPU, (n_references, 4) on a CPU
-        Unit vectors in row order; NaN where a coordinate is not valid.
-    tree : NamedTuple of arrays
-        What the device's pruned search made of the vectors; only that search looks into it.
-    earth : {"sphere", "wgs84"}
-        What distances are measured on. On the ellipsoid vectors are its points, in units of the
-        semi-major axis.
+    `vectors` are float64 unit vectors in row order, NaN where a coordinate is not valid: of shape
+    (3, n_references) on a GPU, (n_references, 4) on a CPU. On the ellipsoid they are its points, in
+    units of the semi-major axis. Only the device's pruned search looks into `tree`.
     """
 
     def __init__(self, vectors: Array, tree: Any, earth: Earth = "sphere") -> None:
@@ -74,25 +68,13 @@ def index_of(arrays: dict[str, Array]) -> ReferenceIndex | ShapeIndex:
 def build_index(
     lat_deg: Array, lon_deg: Array, *, copies: bool = False, earth: Earth = "sphere"
 ) -> ReferenceIndex:
-    """Make the index of a reference set.
+    """Make the index of a reference set: degrees of WGS 84, float64 of shape (n_references,).
 
-    Parameters
-    ----------
-    lat_deg, lon_deg : float64 array of numpy or CuPy, shape (n_references,)
-        Degrees, WGS 84. Rows that are not valid are kept, and never matched.
-    copies : bool
-        Whether the tree holds all points that are equal, as `within` and `count_within` need. It
-        leaves out those that no answer of `nearest` can name, which makes it faster.
-    earth : {"sphere", "wgs84"}
-        What distances are measured on: a sphere of the mean radius, or the ellipsoid of WGS 84.
-
-    Raises
-    ------
-    TypeError
-        When they are not arrays of numpy or CuPy, both on one device, with real numbers.
-    ValueError
-        When they are not one-dimensional and of one length, longer than the device's rows can be
-        numbered: 2^32 on a CPU, 2^31 - 1 on a GPU.
+    Rows that are not valid are kept, and never matched. With `copies` the tree holds all points
+    that are equal, as `within` and `count_within` need; without, it leaves out those that no answer
+    of `nearest` can name, which makes it faster. TypeError says that these are no arrays of real
+    numbers on one device; ValueError that they differ in length, or are longer than rows can be
+    numbered: 2^32 on a CPU, 2^31 - 1 on a GPU.
     """
     if earth not in EARTHS:
         raise ValueError(f"earth must be one of {', '.join(EARTHS)}, got {earth!r}")

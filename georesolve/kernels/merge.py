@@ -8,22 +8,12 @@ from georesolve.kernels.query import Found
 
 
 def merge(parts: Iterable[tuple[Found, int]]) -> Found:
-    """Merge what was found in the pieces of a reference set.
+    """Merge what was found in the pieces of a reference set, for the same observations and k.
 
-    Key and row order all candidates strictly, because no two have the same row. So
-    neither the order of the parts nor where the set was split shows in the result: it is, byte for
-    byte, what a search of the whole set finds.
-
-    Parameters
-    ----------
-    parts : iterable of (Found, int)
-        What was found in each piece, for the same observations and the same k, and the row in the
-        whole set of the piece's first reference. The pieces do not overlap.
-
-    Raises
-    ------
-    ValueError
-        When there is no part, or the parts differ in shape.
+    With each goes the row in the whole set of its piece's first reference; pieces do not overlap.
+    Key and row order all candidates strictly, because no two have the same row. So neither the
+    order of the parts nor where the set was split shows in the result: it is, byte for byte, what
+    a search of the whole set finds.
     """
     whole = [_shifted(found, first_row) for found, first_row in parts]
     if not whole:

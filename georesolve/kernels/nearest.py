@@ -40,7 +40,8 @@ def nearest(
     on a GPU, with any algorithm and any split of the observations.
 
     On the ellipsoid of WGS 84, if the index is on that, it is the one with the shortest geodesic in
-    float64, of whose length metres are within 1 um.
+    float64, of whose length metres are within 1 um. Of shapes it is the one whose nearest point is
+    nearest; a polygon is 0 m from what it holds.
 
     On the sphere metres are made of the squared chord alone: a later rank never has fewer, and what
     `max_distance_m` leaves out is the tail. They are right to 1 mm or 1e-12, whichever is larger,
@@ -50,40 +51,29 @@ def nearest(
     Parameters
     ----------
     index : ReferenceIndex or ShapeIndex
-        References, from `kernels.build_index`; or shapes, to whose nearest point it is that far: 0
-        in a polygon.
+        From `kernels.build_index`; or shapes.
     lat_deg, lon_deg : float64 array of numpy or CuPy, shape (n_observations,)
         Degrees, WGS 84, on the device of the index. Rows that are not valid match nothing.
     k : int
-        How many of the nearest references are wanted, 1 to 64, nearest first. Where there are
-        fewer, the tail is -1 and NaN.
+        1 to 64. Where there are fewer references, the tail is -1 and NaN.
     max_distance_m : float, optional
-        References farther than this many metres do not match; a distance equal to it does.
-    exclude_self : bool
-        Observations and references are the same set: observation i does not match reference
-        ``first_row + i``.
-    first_row : int
-        Reference row of the first observation, for `exclude_self` on a part of the set.
+        A distance equal to it still matches.
+    exclude_self, first_row
+        Both sets are the same: observation i does not match reference ``first_row + i``.
     algorithm : {"auto", "tree", "brute"}
         How to search. The answer is the same.
     most_steps : int, optional
-        The most work for each core, on a CPU only. A step takes about as long as brute force
-        compares one observation with one reference: half a nanosecond of one core. How many a
-        search takes depends on the data: of references that are all equally far, each observation
-        is compared with all.
+        The most work for each core, on a CPU only, `StepsSpent` beyond it. A step takes about as
+        long as brute force compares one observation with one reference: half a nanosecond of one
+        core. Where references are all equally far, each observation is compared with all.
     filters : Filters, optional
         Groups and times of the observations, for a `FilteredIndex` alone.
 
     Raises
     ------
-    TypeError
-        When the coordinates are not arrays with real numbers on the device of the index.
-    ValueError
-        When shapes differ, `k` is not 1 to 64, `max_distance_m` is negative or NaN, or the
-        algorithm does not exist.
-    StepsSpent
-        When the search takes more than `most_steps`. It ends soon after them, or before it begins
-        what would take more.
+    TypeError, ValueError
+        When the coordinates are not arrays with real numbers of one shape on the device of the
+        index; when `k`, `max_distance_m` or the algorithm is none of those allowed.
     """
     _check_limit(max_distance_m)
     query = Query(k, exclude_self, first_row, most_steps)
@@ -121,14 +111,7 @@ def measure(
 ) -> Answer:
     """The answer of `nearest` from what `find` found and `kernels.merge` merged.
 
-    Parameters
-    ----------
-    found : Found
-        Rows in the whole reference set, and their keys.
-    max_distance_m : float, optional
-        As for `nearest`.
-    earth : {"sphere", "wgs84"}
-        That of the indexes.
+    The rows are those in the whole reference set, `earth` is that of the indexes.
     """
     _check_limit(max_distance_m)
     # A copy: the answer is written over it.

@@ -48,19 +48,12 @@ def is_valid(lat_deg: Any, lon_deg: Any) -> Any:
 
 
 class Query(NamedTuple):
-    """What is asked of a search.
+    """What is asked of a search: the `k` nearest, 1 to `MAX_K`.
 
-    Attributes
-    ----------
-    k : int
-        How many of the nearest references are wanted, 1 to `MAX_K`.
-    exclude_self : bool
-        Whether observation i never matches reference ``first_row + i``: both sets are the same.
-    first_row : int
-        Reference row of the first observation, for `exclude_self` on a part of a larger set. It is
-        negative where the references are a piece that starts behind the observations.
-    most_steps : int, optional
-        Work that the search may take on one core, `StepsSpent` beyond it; on a CPU alone.
+    With `exclude_self` observation i never matches reference ``first_row + i``: both sets are the
+    same. `first_row` is negative where the references are a piece that starts behind the
+    observations. `most_steps` is the work that a search on a CPU may take on one core, `StepsSpent`
+    beyond it.
     """
 
     k: int = 1
@@ -72,17 +65,9 @@ class Query(NamedTuple):
 class Within(NamedTuple):
     """What is asked of a search for all references within a distance.
 
-    Attributes
-    ----------
-    chord2 : float64 array of numpy, shape (1,) or (n_observations,)
-        Greatest squared chord that counts, one for all or one each, from `chord2_within`. On the
-        ellipsoid they are metres.
-    exclude_self : bool
-        Whether row ``first_row + i`` is left out of observation i.
-    once : bool
-        Whether only rows greater than ``first_row + i`` count for observation i.
-    first_row : int
-        As in a `Query`.
+    `chord2`, float64 of shape (1,) or (n_observations,), is the greatest squared chord that counts,
+    from `chord2_within`; on the ellipsoid it is metres. Row ``first_row + i`` is left out of
+    observation i with `exclude_self`; with `once` only greater rows count.
     """
 
     chord2: np.ndarray
@@ -94,13 +79,9 @@ class Within(NamedTuple):
 class Found(NamedTuple):
     """The k nearest references of every observation, nearest first, equals by ascending row.
 
-    Attributes
-    ----------
-    reference : int64 array, shape (n_observations, k)
-        Row of the reference; -1 where there is none.
-    key : float64 array, shape (n_observations, k)
-        What answers are ordered by before the row: the squared chord of the unit vectors, or on the
-        ellipsoid metres; infinity where there is none.
+    Both of shape (n_observations, k): rows, int64, -1 where there is none; and keys, float64, by
+    which answers are ordered before the row: squared chords of the unit vectors, or on the
+    ellipsoid metres; infinity where there is none.
     """
 
     reference: Array
@@ -110,13 +91,9 @@ class Found(NamedTuple):
 class Answer(NamedTuple):
     """The nearest references of every observation, on the device of the observations.
 
-    Attributes
-    ----------
-    reference : int64 array, shape (n_observations,) or (n_observations, k) for k > 1
-        Row of the nearest reference, the lowest of equally near ones; -1 where there is none.
-    distance_m : float64 array, of the same shape
-        Great-circle metres on a sphere of radius 6 371 008.8 m, or metres of geodesics on the
-        ellipsoid; NaN where there is none.
+    Both of shape (n_observations,), or (n_observations, k) for k > 1: rows, int64, the lowest of
+    equally near ones, -1 where there is none; and metres, float64, on a sphere of radius
+    6 371 008.8 m or of geodesics on the ellipsoid, NaN where there is none.
     """
 
     reference: Array
@@ -126,14 +103,7 @@ class Answer(NamedTuple):
 class Pairs(NamedTuple):
     """All references within a distance of every observation, on the device of the observations.
 
-    Attributes
-    ----------
-    starts : int64 array, shape (n_observations + 1,)
-        The pairs of observation i stand at ``starts[i]:starts[i + 1]``.
-    reference : int64 array, shape (n_pairs,)
-        Row of the reference; of an observation nearest first, equal ones by row.
-    distance_m : float64 array, shape (n_pairs,)
-        Metres, as in an `Answer`.
+    Those of observation i stand at ``starts[i]:starts[i + 1]``, nearest first, equals by row.
     """
 
     starts: Array

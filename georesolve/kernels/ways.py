@@ -32,16 +32,11 @@ _SORT_FROM_PLACES = 1 << 20
 
 
 class Way(NamedTuple):
-    """How observations are searched.
+    """How observations are searched, and what decides, in words.
 
-    Attributes
-    ----------
-    search
-        Each with all references by ``brute`` force, from a table of ``cells``, down the tree in
-        ``packets`` of neighbours, or as ``singles``; of ``shapes`` down the trees of these, and
-        ``filtered`` down the trees of a group.
-    why
-        What decides, in words.
+    Each with all references by ``brute`` force, from a table of ``cells``, down the tree in
+    ``packets`` of neighbours, or as ``singles``; of ``shapes`` down the trees of these, and
+    ``filtered`` down the trees of a group.
     """
 
     search: Search

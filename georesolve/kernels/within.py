@@ -30,37 +30,17 @@ def within(
 
     They are those that `nearest` finds with `max_distance_m`, however many: nearest first, equal
     ones by row. The same input gives the same bits on a CPU and on a GPU, with any algorithm and
-    any split of the observations.
+    any split of the observations. What is not said here is as for `nearest`.
 
     Parameters
     ----------
     index : ReferenceIndex or ShapeIndex
-        References, from `kernels.build_index` with ``copies=True``; or shapes.
-    lat_deg, lon_deg : float64 array of numpy or CuPy, shape (n_observations,)
-        Degrees, WGS 84, on the device of the index. Rows that are not valid have no pairs.
+        From `kernels.build_index` with ``copies=True``, ValueError without; or shapes.
     distance_m : float, or array of numpy or CuPy of shape (n_observations,)
         Metres, one distance for all observations or one each. What is that far is within it.
-    exclude_self : bool
-        Observations and references are the same set: observation i has no pair with reference
-        ``first_row + i``.
     once : bool
-        They are the same set, and each pair counts once: observation i has pairs only with
+        Both sets are the same, and each pair counts once: observation i has pairs only with
         references of a row greater than ``first_row + i``.
-    first_row : int
-        Reference row of the first observation, for `exclude_self` and `once` on a part of the set.
-    algorithm : {"auto", "tree", "brute"}
-        How to search. The answer is the same.
-    filters : Filters, optional
-        Groups and times of the observations, for a `FilteredIndex` alone.
-
-    Raises
-    ------
-    TypeError
-        When the coordinates or distances are not arrays with real numbers on the device of the
-        index.
-    ValueError
-        When shapes differ, a distance is negative or NaN, the algorithm does not exist, or the tree
-        of the index leaves out equal points.
     """
     query = (exclude_self, once, first_row)
     pairs: Pairs = _search("pairs", index, lat_deg, lon_deg, distance_m, query, algorithm, filters)
