@@ -13,9 +13,19 @@ from georesolve.service import disk
 from georesolve.service.cli import main
 from georesolve.service.disk import Probe
 from georesolve.service.store.store import Store
-from tests.conftest import NO_CLUSTER, finished, points, running_service, small_job, wait_until
-from tests.service.test_bounds import small_disk
-from tests.service.test_jobs import PARQUET, parquet, start_job
+from tests.conftest import (
+    NO_CLUSTER,
+    finished,
+    free_port,
+    points,
+    run_nearest,
+    running_service,
+    scheduler_on,
+    small_job,
+    wait_until,
+)
+from tests.service.test_bounds import LATER, fill, problem_of, small_disk
+from tests.service.test_jobs import PARQUET, files_of, parquet, start_job
 
 KEPT_FREE = 12 << 20
 FLAGS = (*NO_CLUSTER, "--keep-free", KEPT_FREE)
@@ -82,6 +92,49 @@ def test_jobs_stop_while_too_little_is_free(shared_cluster, device, long_job):
         wait_until(lambda: client.get(waiting).json()["message"] == "waiting for room on the disk")
         (disk / "ballast").unlink()
         assert finished(client, waiting)["status"] == "successful"
+
+
+def test_a_full_disk():
+    """Uploads are refused and leave nothing; a job that does not fit fails; the service goes on."""
+    port = free_port()
+    flags = ["--keep-free", 0, "--scheduler", f"tcp://127.0.0.1:{port}"]
+    with small_disk(48) as disk, running_service(disk, *flags, ready=False) as client:
+        content = parquet(points(200_000, 1))
+        headers = {"Content-Type": PARQUET}
+        registered = client.post("/datasets", content=content, headers=headers)
+        assert registered.status_code == 201
+        before = files_of(client)
+        name = f"dataset:{registered.json()['id']}"
+        body = {"observations": name, "references": name}
+        # Accepted while there is room, it waits for a cluster until there is none.
+        answer = run_nearest(client, {**body, "k": 4}, LATER)
+        assert answer.status_code == 201, answer.text
+        job = answer.headers["location"]
+        ballast = fill(disk, leave=len(content) // 2)
+        other = parquet(points(200_000, 2))
+        for send in (
+            lambda: client.post("/datasets", content=iter([other]), headers=headers),
+            lambda: client.post("/datasets", content=other, headers=headers),
+            lambda: client.post("/datasets", files={"file": ("f.parquet", other)}),
+        ):
+            answer = send()
+            assert answer.status_code == 507, answer.text
+            problem_of(answer, "storage-full")
+            assert files_of(client) == before
+        with scheduler_on(port):
+            info = finished(client, job)
+            assert info["status"] == "failed"
+            assert "became full" in info["message"]
+            answer = client.get(f"{job}/results")
+            assert (answer.status_code, answer.json()["title"]) == (
+                507,
+                "The service has no space left",
+            )
+            assert int(answer.headers["retry-after"]) > 0
+            wait_until(lambda: files_of(client) == before)
+            ballast.unlink()
+            answer = run_nearest(client, {**body, "k": 1}, LATER)
+            assert finished(client, answer.headers["location"])["status"] == "successful"
 
 
 def test_a_write_that_hangs_holds_up_no_caller():

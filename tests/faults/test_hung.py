@@ -3,13 +3,14 @@
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import psutil
 import pytest
 
 from tests.conftest import free_port, running_service, scheduler_on, wait_until
-from tests.service.test_small_requests import ask, register
+from tests.service.test_estimate import estimate
+from tests.service.test_small_requests import ask, register, workers_of
 
 AT_ONCE = 60
 """More than the service has threads."""
@@ -67,3 +68,22 @@ def test_no_request_waits_for_a_hung_scheduler(existing):
     assert ask(client, references, 1).status_code == 200
     location = job.headers["location"]
     wait_until(lambda: client.get(location).json()["status"] == "successful")
+
+
+def test_workers_that_do_not_answer_make_nobody_else_wait(tmp_path, device):
+    """More estimates than the pool of threads holds: what asks the store goes on."""
+    with running_service(tmp_path / "data", "--device", device, "--workers", 1) as client:
+        workers = workers_of(client)
+        with ExitStack() as stack:
+            for worker in workers:
+                stack.enter_context(suspended(worker))
+            body = {"observations": 1000, "references": 1000}
+            with ThreadPoolExecutor(40) as threads:
+                asked = [threads.submit(client.post, "/estimate", json=body) for _ in range(40)]
+                time.sleep(1)
+                start = time.monotonic()
+                assert client.get("/jobs").status_code == 200
+                assert time.monotonic() - start < 3
+            answers = [one.result() for one in asked]
+        assert {answer.status_code for answer in answers} == {200}, "they ask no worker"
+        assert estimate(client, body)["fits"] is True

@@ -1,18 +1,15 @@
 """What a job would take, beside what a job takes."""
 
 import io
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conftest import finished, look_up, points, run_nearest, running_service
+from tests.conftest import finished, look_up, points, run_nearest
 from tests.service.test_jobs import parquet, start_job
 from tests.service.test_processes import TINY
-from tests.service.test_small_requests import workers_of
 
 ROLES = ("observations", "references")
 TABLE = {"lat": [1.0], "lon": [2.0]}
@@ -157,25 +154,3 @@ def test_bad_estimates(service, body, message):
     answer = service.post("/estimate", json=body)
     assert answer.status_code == 400
     assert message in answer.json()["detail"]
-
-
-def test_workers_that_do_not_answer_make_nobody_else_wait(tmp_path, device):
-    """More estimates than the pool of threads holds: what asks the store goes on."""
-    with running_service(tmp_path / "data", "--device", device, "--workers", 1) as client:
-        workers = workers_of(client)
-        for worker in workers:
-            worker.suspend()
-        try:
-            body = {"observations": 1000, "references": 1000}
-            with ThreadPoolExecutor(40) as threads:
-                asked = [threads.submit(client.post, "/estimate", json=body) for _ in range(40)]
-                time.sleep(1)
-                start = time.monotonic()
-                assert client.get("/jobs").status_code == 200
-                assert time.monotonic() - start < 3
-            answers = [one.result() for one in asked]
-        finally:
-            for worker in workers:
-                worker.resume()
-        assert {answer.status_code for answer in answers} == {200}, "they ask no worker"
-        assert estimate(client, body)["fits"] is True

@@ -5,11 +5,10 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
-import httpx
 import pytest
 
-from tests.conftest import finished, points, run_nearest, running_service, wait_until
-from tests.service.test_jobs import files_of, kill_with_children, parquet
+from tests.conftest import finished, points, run_nearest, wait_until
+from tests.service.test_jobs import files_of, parquet
 from tests.service.test_processes import TINY
 
 EXECUTION = "/processes/nearest/execution"
@@ -126,30 +125,6 @@ def test_a_key_is_free_after_a_refusal_or_a_lost_connection(service):
 @pytest.mark.parametrize("key", ["", '""', "x" * 256, "a\tb"])
 def test_bad_keys(service, key):
     assert send(service, key).status_code == 400
-
-
-@pytest.mark.timeout(300)
-def test_a_key_survives_kill_9(tmp_path, shared_cluster, long_job):
-    data_dir = tmp_path / "data"
-    observations, references, options = long_job
-    files = {"observations": ("o.parquet", parquet(observations.slice(0, 20_000)))}
-    files["references"] = ("r.parquet", parquet(references))
-    again = {"params": options, "files": files, "headers": {"Idempotency-Key": "g-1"}}
-    with running_service(data_dir, *shared_cluster) as client, ThreadPoolExecutor(1) as thread:
-        # Accepted, and not answered: the client never hears of its job.
-        waiting = thread.submit(client.post, "/resolve", **again)
-        wait_until(lambda: jobs(client))
-        accepted = jobs(client)
-        kill_with_children(client.process)
-        with pytest.raises(httpx.TransportError):
-            waiting.result()
-    with running_service(data_dir, *shared_cluster) as client:
-        answer = client.post("/resolve", **again)
-        assert answer.status_code == 200, answer.text
-        assert jobs(client) == accepted
-        assert accepted.pop() in answer.headers["link"]
-        refused = client.post("/resolve", **{**again, "params": {**options, "k": 2}})
-        assert refused.status_code == 422
 
 
 def test_a_client_with_a_key_may_go_and_come_back(service, long_job):
