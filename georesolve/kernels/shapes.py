@@ -10,26 +10,14 @@ from georesolve.kernels.query import Degrees, Earth
 
 
 class Shapes(NamedTuple):
-    """The shapes of some rows, as arcs.
+    """The shapes of some rows, as arcs: arrays over arcs, polygons and straight edges.
 
-    Attributes
-    ----------
-    row : int64 array, shape (n_arcs,)
-        Row of each arc, ascending.
-    lat_deg, lon_deg : float64 array, shape (n_arcs, 2)
-        Its ends, the western first, of equal longitudes the southern. Longitudes from -180 up to,
-        not including, 180; the way from west to east is less than half of the globe, unless both
-        ends are poles, or one.
-    polygon : int64 array, shape (n_arcs,)
-        The polygon that it bounds, ascending; -1 for none.
-    polygon_row : int64 array, shape (n_polygons,)
-    holds_south : bool array, shape (n_polygons,)
-        Whether a polygon without the arcs that bound it would be all of the globe.
-    edge_polygon, edge_lat_deg, edge_lon_deg
-        The polygon and the ends of straight edges, the western first; longitudes from -180 to 360.
-        There are none where arcs are edges themselves.
-    room : float64 array
-        How far arcs are from straight edges, in radians: the largest counts.
+    The first of two ends is the western one, of equal longitudes the southern. Longitudes of arcs
+    are from -180 up to, not including, 180; the way from west to east is less than half of the
+    globe, unless both ends are poles, or one. Rows and polygons ascend; `polygon` is the one that
+    an arc bounds, -1 for none. `holds_south` says whether a polygon without the arcs that bound it
+    would be all of the globe. Edges have longitudes from -180 to 360; there are none where arcs are
+    edges themselves. `room` is how far arcs are from straight edges, in radians.
     """
 
     row: np.ndarray
@@ -97,20 +85,9 @@ _ROWS = "rows of shapes"
 class ShapeIndex:
     """Shapes ready to be searched: what `kernels.nearest` and `within` take for a `ReferenceIndex`.
 
-    It is built on a CPU. A GPU gets a copy with its first search.
-
-    Attributes
-    ----------
-    shapes : Shapes
-        What it was made of.
-    arcs : float64 array, shape (n_arcs, 16)
-    stretches, areas : BoxTree
-        Of ranges of arcs, and of polygons.
-    polygons : Polygons
-    device : str
-        Where it is searched, and the arrays of observations are.
-    resident : tuple, optional
-        What a GPU has of it.
+    It is built on a CPU, of `shapes`; a GPU gets a copy, `resident`, with its first search. `arcs`
+    are float64 of shape (n_arcs, 16); `stretches` and `areas` are trees of ranges of arcs and of
+    polygons. `device` is where it is searched.
     """
 
     whole = True
