@@ -135,8 +135,8 @@ def test_the_rows_of_many_row_groups(service):
         address = f"{location}/results/matches.geojson"
         found = service.get(address, params={"geometry": geometry})
         check(found.json(), result, observations, references, geometry)
-        again = service.get(address, params={"geometry": geometry})
-        assert again.content == found.content
+    again = service.get(address, params={"geometry": geometry})
+    assert again.content == found.content
     service.delete(location).raise_for_status()
 
 

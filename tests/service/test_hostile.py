@@ -316,7 +316,7 @@ def check_mutated(service, name, changes):
 
 SETTINGS = settings(
     # `tests/faults` draws many more, and others.
-    max_examples=15,
+    max_examples=8,
     derandomize=True,
     database=None,
     deadline=None,

@@ -1,6 +1,6 @@
 """The notebook of the documentation runs as it stands, and is stored with what it shows.
 
-`python -m tests.georesolve.test_notebook` stores it anew.
+`python -m tests.clients.test_notebook` stores it anew.
 """
 
 import base64
