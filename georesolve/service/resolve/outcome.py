@@ -153,12 +153,11 @@ async def looked_up(service: Service, asked: Asked, format: Format, start: float
 def _asks_elsewhere(asked: Asked) -> bool:
     """Whether files in an object store, or on a server, are read for the answer."""
     observations, references = asked.datasets
+    if observations.lies_elsewhere or not references.lies_elsewhere:
+        return observations.lies_elsewhere
     options = asked.options
     columns = options.needed_of_references(references)
-    return observations.lies_elsewhere or (
-        references.lies_elsewhere
-        and (options.filters is not None or not is_resident(references, columns, options.earth))
-    )
+    return options.filters is not None or not is_resident(references, columns, options.earth)
 
 
 def _is_quick(asked: Asked, format: Format) -> bool:
