@@ -234,18 +234,23 @@ class ResidentColumn(NamedTuple):
         return int(self.values.nbytes) + widths
 
 
-def resident_column(references: Dataset, name: str) -> ResidentColumn:
-    """A column of a reference set, read from its file on first need.
-
-    It raises CarriedTooLong when it takes more memory than a worker has for one.
-    """
-    width, most = references.width([name]), memory.column_bytes()
-    size = width.total
+def _refuse_too_long(references: Dataset, name: str) -> None:
+    size, most = references.width([name]).total, memory.column_bytes()
     if size > most:
         raise CarriedTooLong(
             f"the column {name[:80]!r} of the references takes {size} bytes of memory, and a "
             f"worker has {most} for one: name another, or give workers more memory"
         )
+
+
+def resident_column(references: Dataset, name: str) -> ResidentColumn:
+    """A column of a reference set, read from its file on first need.
+
+    It raises CarriedTooLong when it takes more memory than a worker has for one.
+    """
+    _refuse_too_long(references, name)
+    width = references.width([name])
+    size = width.total
 
     def load() -> ResidentColumn:
         values = read_rows(references.file, 0, references.rows, [name])[name]
@@ -260,22 +265,29 @@ def resident_column(references: Dataset, name: str) -> ResidentColumn:
 
 
 def resident_keys(references: Dataset, options: FilterOptions | None) -> Keys | None:
-    """The groups and times of a reference set, by columns that are read on first need."""
+    """The groups and times of a reference set, by columns that are read on first need.
+
+    It raises CarriedTooLong when one takes more memory than a worker has for one.
+    """
     if options is None:
         return None
+    names = [*dict.fromkeys(options.of_references)]
+    for name in names:
+        _refuse_too_long(references, name)
 
     def load() -> Keys:
-        names = dict.fromkeys(options.of_references)
-        columns = {name: resident_column(references, name).values for name in names}
+        # Not by `resident_column`, which would wait for room that this load holds.
+        columns = read_rows(references.file, 0, references.rows, names)
         valid = np.ones(references.rows, bool)
         if references.invalid_rows:
             axes = read_rows(references.file, 0, references.rows, [references.lat, references.lon])
             valid = valid_rows(*(axis.to_numpy() for axis in axes.columns))
-        return Keys(options, pa.table(columns), valid)
+        return Keys(options, columns, valid)
 
     by = options.reference_by, options.reference_time
-    # Groups and times of a row, and its time in a finer unit.
-    keys: Keys = _columns.get((references.sha256, by), load, lambda: 24 * references.rows)
+    # The columns, groups and times of a row, and its time in a finer unit.
+    needed_bytes = references.width(names).total + 24 * references.rows
+    keys: Keys = _columns.get((references.sha256, by), load, lambda: needed_bytes)
     return keys
 
 

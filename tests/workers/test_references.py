@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from georesolve.workers import references
+from georesolve.workers.jobs import FilterOptions
 from georesolve.workers.memory import indexes_bytes
 from georesolve.workers.references import _Shelf
 from tests.conftest import points, store_points
@@ -95,4 +96,15 @@ def test_columns_take_no_place_of_indexes(tmp_path, monkeypatch):
     assert references.is_resident(places, ["code"])
     assert not references.is_resident(places, ["name"])
     assert references._indexes.nbytes <= indexes_bytes()
+    references.forget_all()
+
+
+def test_keys_wait_for_no_room_that_they_hold_themselves(tmp_path, monkeypatch):
+    references.forget_all()
+    names = [f"place {i:0100d}" for i in range(5_000)]
+    places = store_points(points(5_000, 1, name=names), tmp_path / "places.parquet")
+    # Less than the column and its groups take together.
+    monkeypatch.setattr(references._columns, "_budget", lambda: 600_000)
+    keys = references.resident_keys(places, FilterOptions(("name",), ("name",)))
+    assert keys.group.tolist() == [*range(5_000)]
     references.forget_all()
