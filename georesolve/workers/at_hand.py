@@ -63,6 +63,8 @@ spread take a hundredth of it."""
 _AS_WRITTEN = {pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.bool_()}
 """Types of columns that are the same bytes once they are written and read, without nulls."""
 _warming = threading.Lock()
+_failed: dict[Hashable, Exception] = {}
+"""Why the references that were loaded last could not be, until a request is told."""
 
 
 class NotAtHand(Exception):
@@ -133,16 +135,26 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
     It raises SearchIsHard when it takes more, NotResident while its references are being loaded,
     and NotAtHand when only workers can give the answer.
     """
+    try:
+        return _resolved(job, most_steps)
+    except CarriedTooLong as error:
+        raise NotAtHand(str(error)) from error
+
+
+def _resolved(job: Job, most_steps: int) -> AtHandAnswer:
     references, options = job.references, job.options
     if len(pieces(references)) > 1:
         # Where not all pieces have room, they would push each other out for ever.
         raise NotAtHand(f"{references.rows} references are searched piece by piece")
     columns = options.needed_of_references(references)
     waits = references.as_points > quickly_indexed(options)
-    if waits and not is_resident(references, columns, _how(job)):
+    if waits and not is_resident(references, columns, how := _how(job)):
+        key = references.sha256, how, *columns
+        if failed := _failed.pop(key, None):
+            raise failed
         # One set at a time: each takes memory and all cores.
         if _warming.acquire(blocking=False):
-            threading.Thread(target=_warm_up, args=(job, columns), daemon=True).start()
+            threading.Thread(target=_warm_up, args=(job, columns, key), daemon=True).start()
         raise NotResident(f"the {references.rows} references are being read and indexed")
     start = time.perf_counter()
     lat_deg, lon_deg = _degrees(job.observations)
@@ -172,13 +184,10 @@ def resolve_at_hand(job: Job, most_steps: int = MOST_STEPS) -> AtHandAnswer:
         ) from None
     finally:
         allowed.threads = most_threads
-    try:
-        with carried(job, chunk, rows, most_bytes=_CARRIED_BYTES) as result:
-            resolved = time.perf_counter() - loaded
-            stages = {"read": read - start, "index": loaded - read, "resolve": resolved}
-            return AtHandAnswer(job, result, counts, stages)
-    except CarriedTooLong as error:
-        raise NotAtHand(str(error)) from error
+    with carried(job, chunk, rows, most_bytes=_CARRIED_BYTES) as result:
+        resolved = time.perf_counter() - loaded
+        stages = {"read": read - start, "index": loaded - read, "resolve": resolved}
+        return AtHandAnswer(job, result, counts, stages)
 
 
 def _how(job: Job) -> Hashable:
@@ -214,11 +223,12 @@ def _valid(observations: Dataset, lat_deg: np.ndarray, lon_deg: np.ndarray) -> n
     return np.ones(lat_deg.size, bool)
 
 
-def _warm_up(job: Job, columns: list[str]) -> None:
+def _warm_up(job: Job, columns: list[str], key: Hashable) -> None:
     try:
         load_all(job.references, columns, job.indexes, job.options.earth, of_none(job))
-    except Exception:
-        # A job that needs them tells of it; they may have been removed meanwhile.
+    except Exception as error:
+        _failed.clear()
+        _failed[key] = error
         logger.warning("%d references cannot be loaded", job.references.rows, exc_info=True)
     finally:
         _warming.release()

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from georesolve.workers import memory
 from georesolve.workers import references as residents
 from georesolve.workers.at_hand import (
     QUICK_STEPS,
@@ -23,6 +24,7 @@ from georesolve.workers.manifest import open_matches
 from georesolve.workers.memory import in_pieces
 from georesolve.workers.pipeline import run
 from georesolve.workers.rates import quickly_indexed
+from georesolve.workers.refusals import InvalidInput
 from tests.conftest import points, store_points, wait_until
 
 OPTIONS = [
@@ -117,6 +119,33 @@ def test_references_that_take_long_to_index_are_loaded_beside(cluster, tmp_path,
             return True
 
     wait_until(is_answered)
+
+
+def test_why_references_cannot_be_loaded_beside_is_told(tmp_path):
+    options = MatchOptions(filters=FilterOptions(("cell",), ("cell",)))
+    many = quickly_indexed(options) + 1
+    sets = [
+        store_points(points(n, n, cell=pa.array([2**63] * n, pa.uint64())), path)
+        for n, path in ((9, None), (many, tmp_path / "references.parquet"))
+    ]
+    job = Job("cells", tmp_path, *sets, options)
+
+    def is_told():
+        with suppress(NotResident):
+            resolve_at_hand(job)
+
+    with pytest.raises(InvalidInput, match="'cell' does not fit int64"):
+        wait_until(is_told)
+
+
+def test_columns_of_groups_and_sums_that_are_too_large_are_not_at_hand(make_job, monkeypatch):
+    monkeypatch.setattr(memory, "column_bytes", lambda: 1_000)
+    for options in (
+        {"filters": FilterOptions(("id",), ("id",))},
+        {"summary": {"id": ("sum",)}},
+    ):
+        with pytest.raises(NotAtHand, match="'id' of the references takes 16000 bytes"):
+            resolve_at_hand(make_job("large", 9, in_memory=True, **options))
 
 
 def test_what_memory_holds_in_pieces_is_not_at_hand(tmp_path):
