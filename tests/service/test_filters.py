@@ -88,6 +88,9 @@ def test_texts_of_json_and_csv_are_groups_and_numbers_times(service):
     sent = {role: (f"{role}.csv", content) for role, content in files.items()}
     answer = service.post("/resolve", files=sent, data={"by": "g"})
     assert pq.read_table(io.BytesIO(answer.content))["reference"].to_pylist() == [1]
+    # As a client sends a name in which there may be a comma.
+    twice = service.post("/resolve", files=sent, data={"by": ["g", "g"]})
+    assert twice.content == answer.content
     refused = service.post("/resolve", files=sent, data={"time": "g", "max_time": "1h"})
     assert (refused.status_code, "time takes timestamps" in refused.text) == (400, True)
 

@@ -102,7 +102,8 @@ def parameters_of(
 ) -> P:
     """The model of a request whose options are texts; `given` are the files of the request.
 
-    Of columns, a single text is a list with commas, or `*` for all; of several, each is a name.
+    Of columns, a single text is a list with commas, or `*` for all; of several, each is a name that
+    counts once.
     """
     in_query, given = _by_name(query), given or {}
     # Browsers send the fields that a user leaves empty, too: they are not given.
@@ -164,7 +165,7 @@ def _value(name: str, texts: list[str]) -> Any:
         return texts[0]
     if texts == [EVERY]:
         return EVERY
-    return texts[0].split(",") if len(texts) == 1 else texts
+    return texts[0].split(",") if len(texts) == 1 else [*dict.fromkeys(texts)]
 
 
 def _quoted(texts: list[str]) -> str:
