@@ -416,6 +416,19 @@ def test_airports_with_another_nearest_place_on_the_ellipsoid(page, pictures):
     assert sorted(rows) == sorted([name, far, m, near, n] for name, near, n, far, m in told)
 
 
+def test_rows_that_were_kept_without_coordinates_are_kept_on_the_other_earth(page):
+    page.goto("/?match")
+    page.get_by_text("More options").click()
+    page.get_by_label("Rows with invalid coordinates").select_option("null")
+    put(page, "Observations", "some.csv", b"lat,lon\n1,1\n95,1\n")
+    expect(put(page, "References", "points.csv", POINTS)).to_contain_text("extent")
+    page.get_by_role("button", name="Match").click()
+    page.wait_for_url(re.compile(r"\?job="))
+    page.get_by_text("The same on the ellipsoid").click()
+    page.get_by_role("button", name="List what differs").click()
+    expect(page.get_by_text("0 of 2 observations have another nearest")).to_be_visible()
+
+
 def test_beside_a_tile_with_too_many_points_there_are_no_dots(page):
     rows = [f"{1 + i / 1e4},{1 if i < 2100 else 40}" for i in range(2400)]
     page.goto("/")

@@ -40,11 +40,13 @@ export function otherEarth(address, report, inputs, ended) {
     const { datasets } = await get("datasets?limit=1000");
     const set = (digest) => {
       const dataset = datasets.find((one) => one.sha256 === digest)?.id;
-      if (!dataset) throw new Problem({ title: "A set of this job is gone", detail: "its dataset was deleted, or is older than the 1000 newest: match the files again" });
+      if (!dataset) throw new Problem({ title: "A set of this job is no dataset", detail: "it came with the request, was deleted, or is older than the 1000 newest: match the files on this page" });
       return { dataset };
     };
     const asked = Object.entries(options).filter(([name, value]) => name in inputs && value !== null);
-    const body = { ...Object.fromEntries(asked), observations: set(report.observations_sha256), references: set(report.references_sha256), earth: OTHER[options.earth] };
+    const sets = { observations: set(report.observations_sha256), references: set(report.references_sha256) };
+    // What the first job kept is kept again: which rows these were, no result tells.
+    const body = { ...Object.fromEntries(asked), ...sets, earth: OTHER[options.earth], on_invalid: "null" };
     const job = await post("processes/nearest/execution", { inputs: body }, { Prefer: "respond-async", "Idempotency-Key": `earth of ${address}` });
     const other = `jobs/${job.id}`;
     await ended(other);
