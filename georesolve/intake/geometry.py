@@ -87,7 +87,8 @@ def crs_of(told: dict[str, Any], named: str | None, field: pa.Field, file: str) 
     None where it is on WGS 84. It raises InvalidInput where it is unknown, or the column no WKB.
     """
     # GeoParquet 1.1: no crs means longitude and latitude on WGS 84, null means that none is known.
-    crs = told.get("crs", "OGC:CRS84")
+    # A column of WKB of which no GeoParquet says anything is as a column of coordinates.
+    crs = told.get("crs", "OGC:CRS84" if "encoding" in told else named or "OGC:CRS84")
     if crs is None and (crs := named) is None:
         detail = (
             "its CRS is unknown (null): name it with the option crs, or declare it, in GeoPandas "

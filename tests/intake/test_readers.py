@@ -425,6 +425,12 @@ def test_a_geometry_column_can_be_named(tmp_path):
     pq.write_table(pa.table({"where": wkb(POINTS)}), sink)
     lat, lon, _, _ = stored(tmp_path, sink.getvalue(), "parquet", geometry="where")
     assert (lat, lon) == (LAT, LON)
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"where": wkb([shapely.Point(500_000, 0)])}), sink)
+    named = {"geometry": "where", "crs": "EPSG:32632"}
+    lat, lon, _, _ = stored(tmp_path, sink.getvalue(), "parquet", **named)
+    # The middle of the zone on the equator.
+    np.testing.assert_allclose([*lat, *lon], [0, 9], atol=1e-9)
 
 
 ETRS89 = {"name": "ETRS89", "id": {"authority": "EPSG", "code": 4258}}
