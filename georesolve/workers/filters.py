@@ -267,6 +267,8 @@ class Keys:
                 found, groups = _numbered(pa.array(both, mask=both < 0))
                 group = np.where(both < 0, both, found)
             self._columns.append(_Column(name, kind, distinct, groups))
+        # With those whose references all have no time: observations have their numbers.
+        n_groups = int(group.max(initial=-1)) + 1
         self._time: pa.Array | None = None
         self._time_name = str(options.reference_time)
         if options.reference_time is not None:
@@ -277,7 +279,6 @@ class Keys:
             # A reference without a time is of no group.
             group[np.asarray(self._time.is_null())] = MISSING
         self.group = group.astype(np.int32)
-        n_groups = int(group.max(initial=-1)) + 1
         self.sizes = np.bincount(self.group[valid & (self.group >= 0)], minlength=n_groups)
         """How many references of each group may match."""
 

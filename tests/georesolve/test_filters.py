@@ -94,6 +94,19 @@ def test_only_references_of_the_window_match(direction, rank_by):
     assert (found["status"] == np.where(matched, "matched", "beyond_limits")).all()
 
 
+def test_groups_whose_references_have_no_time_match_nothing():
+    n = 40
+    sets = {"lat": [0.0] * n, "lon": np.arange(float(n)), "g": np.arange(n)}
+    references = pa.table({**sets, "t": pa.array([0] + [None] * (n - 1), pa.timestamp("s"))})
+    observations = pa.table({**sets, "t": pa.array([0] * n, pa.timestamp("s"))})
+    for options in ({"max_time": "1h"}, {"rank_by": "time"}):
+        found = georesolve.nearest(observations, references, by="g", time="t", **options)
+        assert found["reference"].to_pylist() == [0] + [None] * (n - 1)
+        assert found["status"].to_pylist() == ["matched"] + ["no_reference"] * (n - 1)
+    asked = {"by": "g", "time": "t", "max_time": "1h"}
+    assert georesolve.within(observations, references, 1e6, **asked).num_rows == 1
+
+
 def test_within_and_summaries_count_what_matches():
     observations, references = tables()
     able = same(observations, references, "country") & (
