@@ -60,7 +60,8 @@ def test_the_bytes_are_those_of_files(service, ids, tmp_path, name):
         told = done.report()["options"]["filters"]
         by_client = getattr(client, question)(SETS[0], ids["references"], **asked)
     assert by_client.equals(pq.read_table(out))
-    assert told["reference_by"] == [asked["by"]] if isinstance(asked["by"], str) else asked["by"]
+    by = asked["by"]
+    assert told["reference_by"] == ([by] if isinstance(by, str) else by)
     about = json.loads(pq.read_schema(out).metadata[b"georesolve"])["options"]["filters"]
     assert about == told
 
