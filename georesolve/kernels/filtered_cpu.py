@@ -122,8 +122,9 @@ def _matches(packet, tree, leaf, lane):  # type: ignore[no-untyped-def]
 @njit(inline="always")
 def _apart(time, other):  # type: ignore[no-untyped-def]
     """How far two times are apart; beyond 64 bits the greatest that there is."""
-    apart = max(time, other) - min(time, other)
-    return apart if apart >= 0 else LATEST
+    # Without a sign: of numbers with one, compilers take it that they never overflow.
+    apart = np.uint64(max(time, other)) - np.uint64(min(time, other))
+    return np.int64(min(apart, np.uint64(LATEST)))
 
 
 @njit(inline="always")
@@ -196,8 +197,8 @@ def _rank(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-d
                 if by_time:
                     # Saturated: time apart may be all that 64 bits hold.
                     own, most = windows[3, lane], apart[lane, last]
-                    least = own - most if own - most <= own else EARLIEST
-                    greatest = own + most if own + most >= own else LATEST
+                    least = own - most if own >= EARLIEST + most else EARLIEST
+                    greatest = own + most if own <= LATEST - most else LATEST
                     windows[0, lane] = max(windows[0, lane], least)
                     windows[1, lane] = min(windows[1, lane], greatest)
                 else:

@@ -126,8 +126,9 @@ def _insert(aparts, chords, rows, apart, chord2, row):  # type: ignore[no-untype
 @cuda.jit(device=True, forceinline=True)
 def _apart(time, other):  # type: ignore[no-untyped-def]
     """How far two times are apart; beyond 64 bits the greatest that there is."""
-    apart = int64(max(time, other) - min(time, other))
-    return apart if apart >= 0 else int64(_LATEST)
+    # Without a sign: of numbers with one, compilers take it that they never overflow.
+    apart = uint64(max(time, other)) - uint64(min(time, other))
+    return int64(min(apart, uint64(_LATEST)))
 
 
 @cuda.jit(cache=True)
@@ -222,9 +223,10 @@ def search_ranked(  # type: ignore[no-untyped-def]
             candidates = uint32(without_first(candidates) & comes)
         if worst2 < math.inf and by_time:
             # Saturated: time apart may be all that 64 bits hold.
-            earliest, latest = int64(now - worst_apart), int64(now + worst_apart)
-            least = max(least, earliest if earliest <= now else int64(_EARLIEST))
-            greatest = min(greatest, latest if latest >= now else int64(_LATEST))
+            if now >= int64(_EARLIEST) + worst_apart:
+                least = max(least, int64(now - worst_apart))
+            if now <= int64(_LATEST) - worst_apart:
+                greatest = min(greatest, int64(now + worst_apart))
         elif worst2 < math.inf:
             reach = min(reach, reach_of(root(float32(worst2)), view.slack))
     for half in range(2):

@@ -154,7 +154,8 @@ def _cut(rows, group, time, least, length, gap, margin, part):  # type: ignore[n
             place = firsts[tree] - (step < 0)
             while 0 <= place < rows.size and group[rows[place]] == group[edge]:
                 row = rows[place]
-                if np.uint64((time[row] - time[edge]) * step) > margin:
+                apart = np.uint64(time[row]) - np.uint64(time[edge])
+                if (apart if step > 0 else np.uint64(0) - apart) > margin:
                     break
                 part[row, 1] = tree - (step > 0)
                 place += step

@@ -15,6 +15,7 @@ from georesolve.kernels import (
     within,
 )
 from georesolve.kernels.coordinates_cpu import chord2_within, unit_vectors
+from georesolve.kernels.filters import GREATEST, LEAST
 from georesolve.kernels.order_cpu import ROW, Scratch, sort_parts
 from tests.kernels.point_sets import SETS, points, sphere
 
@@ -34,7 +35,8 @@ def matching(references, observations, group, filters, time, own, chord2):
             if filters.skips_own_time:
                 able &= time != filters.time[i]
             if filters.by_time:
-                rank = abs(time.astype(object) - int(filters.time[i]))
+                # What is farther apart than 63 bits hold is all as far.
+                rank = np.minimum(abs(time.astype(object) - int(filters.time[i])), GREATEST)
         if own:
             able[i : i + 1] = False
         rows = np.flatnonzero(able)
@@ -176,6 +178,16 @@ def test_windows_of_one_tree_each(half):
         counts = count_within(index, *observations, 5e5, filters=filters)
         want = matching(references, few_of(observations, few), group, some, time, False, chord2)
         np.testing.assert_array_equal(counts[few], [rows.size for rows in want])
+
+
+@pytest.mark.parametrize("k", [1, 3])
+def test_times_of_all_64_bits(k):
+    rng = np.random.default_rng(11)
+    references, observations = sphere(rng, 1500), sphere(rng, 200)
+    time, own = (rng.integers(LEAST, GREATEST, n) for n in (1500, 200))
+    window = np.full(200, LEAST), np.full(200, GREATEST), own
+    filters = Filters(np.zeros(200, np.int32), *window, by_time=True)
+    check(references, observations, np.zeros(1500, np.int32), filters, time, k=k)
 
 
 def few_of(sets, rows):
