@@ -576,8 +576,9 @@ def _packets(
 def _find_widest(thread, threads, group, least, greatest, widest):  # type: ignore[no-untyped-def]
     for i in range(group.size * thread // threads, group.size * (thread + 1) // threads):
         if group[i] >= 0 and least[i] <= greatest[i]:
-            # Without a sign: it may be more than 63 bits hold.
-            widest[thread] = max(widest[thread], np.uint64(greatest[i] - least[i]))
+            # Without a sign: it may be more than 63 bits hold. One more, as 0 says that none is.
+            width = np.uint64(greatest[i]) - np.uint64(max(least[i], EARLIEST + 1))
+            widest[thread] = max(widest[thread], width + np.uint64(1))
 
 
 def _forest(index: FilteredIndex, filters: Filters) -> Forest:
@@ -587,9 +588,11 @@ def _forest(index: FilteredIndex, filters: Filters) -> Forest:
     threads = threads_for(filters.group.size, 1 << 13)
     widest = np.zeros(threads, np.uint64)
     in_threads(_find_widest, threads, *filters[:3], widest)
-    width = int(widest.max())
+    width = int(widest.max()) - 1
     made = index.reaching
-    if made is None or not width <= made[0] <= 2 * width + 2:
+    if made is None or width > made[0] or 0 < 2 * width + 2 < made[0]:
+        # Parts of a job may ask for wider windows again and again.
+        width = width if made is None else 2 * width
         made = width, grow(index.vectors, index.group, index.time, index.n_groups, 1.0, width)
         index.reaching = made
     return cast("Forest", made[1])

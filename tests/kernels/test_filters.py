@@ -190,6 +190,20 @@ def test_times_of_all_64_bits(k):
     check(references, observations, np.zeros(1500, np.int32), filters, time, k=k)
 
 
+def test_trees_are_not_made_anew_for_each_part_of_a_job():
+    rng = np.random.default_rng(13)
+    references, observations = sphere(rng, 2000), sphere(rng, 20)
+    index = build_filtered_index(*references, None, rng.integers(0, 10**6, 2000))
+    made = {}
+    for number in range(1, 101):
+        now, group = np.full(20, number * 10_000), np.zeros(20, np.int32)
+        # Of parts that follow each other in time, one is without a value.
+        filters = Filters(group - (number == 50), np.full(20, LEAST), now, now)
+        nearest(index, *observations, filters=filters)
+        made[id(index.reaching)] = index.reaching
+    assert len(made) == 2
+
+
 def few_of(sets, rows):
     return tuple(one[rows] for one in sets)
 
