@@ -270,10 +270,8 @@ def _load(packet, rows, points, order, first, stop, times, skips, boxes):  # typ
         prefetch_for_write(points, order[min(stop + lane, order.size - 1)] & ROW, 0)
         rows[lane] = i
         if times[0].size:
-            least = max(times[0][i], EARLIEST + 1)
-            packet.windows[0, lane], packet.windows[1, lane] = least, times[1][i]
-            # Before the window, where it leaves nothing out.
-            packet.windows[2, lane] = times[2][i] if skips else least - 1
+            packet.windows[0, lane], packet.windows[1, lane] = times[0][i], times[1][i]
+            packet.windows[2, lane] = times[2][i] if skips else EARLIEST
             packet.windows[3, lane] = times[2][i]
     load_lanes(points, rows, packet.lanes, boxes, 0)
 
@@ -511,7 +509,7 @@ def _places(thread, threads, forest, group, least, greatest, time, by_time, plac
     timed = forest.times.shape[0] > 0
     for i in range(group.size * thread // threads, group.size * (thread + 1) // threads):
         places[i, 0] = -1
-        if group[i] < 0:
+        if not 0 <= group[i] < forest.trees.size - 1:
             continue
         low, stop = forest.trees[group[i]], forest.trees[group[i] + 1]
         if low == stop:

@@ -47,11 +47,9 @@ class Filters(NamedTuple):
         assert self.least is not None, "there are times"
         assert self.greatest is not None, "there are times"
         assert self.time is not None, "there are times"
-        least = xp.maximum(self.least[part], LEAST)
         own = self.time[part]
-        # Before the window, where it leaves nothing out.
-        left_out = own if self.skips_own_time else least - 1
-        return xp.stack([least, self.greatest[part], left_out, own])
+        left_out = own if self.skips_own_time else xp.full_like(own, LEAST - 1)
+        return xp.stack([self.least[part], self.greatest[part], left_out, own])
 
 
 class FilteredIndex(ReferenceIndex):
@@ -129,7 +127,8 @@ def build_filtered_index(
     group : int32 array, shape (n_references,), optional
         Of each reference, from 0 on; one below 0 matches nothing. All are one where it is left out.
     time : int64 array, shape (n_references,), optional
-        Of each reference. Where it is left out, times do not matter.
+        Of each reference; one below `LEAST` matches nothing. Where it is left out, times do not
+        matter.
     share : float
         What part of all time a tree holds. By time apart, and on a GPU, searches whose windows are
         half as long are the fastest; on a CPU others make trees for their windows.
@@ -146,9 +145,12 @@ def build_filtered_index(
     else:
         xp = np
     group = xp.zeros(lat_deg.size, np.int32) if group is None else group.astype(np.int32)
-    time = xp.empty(0, np.int64) if time is None else time.astype(np.int64)
-    n_groups = int(group.max()) + 1 if group.size else 0
-    n_groups = max(n_groups, 1)
+    n_groups = max(int(group.max()) + 1, 1) if group.size else 1
+    if time is None:
+        time = xp.empty(0, np.int64)
+    else:
+        time = time.astype(np.int64)
+        group[time < LEAST] = -1
     degrees = Degrees(lat_deg, lon_deg)
     vectors, tree = step.build(*degrees, group, time, n_groups, share)
     return FilteredIndex(vectors, tree, degrees, group, time, n_groups)

@@ -180,6 +180,18 @@ def test_windows_of_one_tree_each(half):
         np.testing.assert_array_equal(counts[few], [rows.size for rows in want])
 
 
+@pytest.mark.parametrize("n", [1, 600])
+def test_what_has_no_time_matches_nothing(n):
+    at, time = (np.zeros(2), np.arange(2.0)), np.array([LEAST - 1, LEAST])
+    ends = np.full(n, LEAST - 1), np.full(n, GREATEST), np.full(n, 7)
+    for skips in (False, True):
+        filters = Filters(np.zeros(n, np.int32), *ends, skips_own_time=skips)
+        index = build_filtered_index(*at, None, time)
+        found = nearest(index, np.zeros(n), np.zeros(n), filters=filters).reference
+        assert (found == 1).all()
+        assert (count_within(index, np.zeros(n), np.zeros(n), 1e6, filters=filters) == 1).all()
+
+
 @pytest.mark.parametrize("k", [1, 3])
 def test_times_of_all_64_bits(k):
     rng = np.random.default_rng(11)
