@@ -52,7 +52,7 @@ from georesolve.kernels.singles_cpu import search_singles
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, look, looks, walk
 from georesolve.kernels.ways import spread_of
-from georesolve.kernels.within_cpu import RUN, put_in_order
+from georesolve.kernels.within_cpu import RUN, asked_twice, put_in_order
 
 __all__ = ["build", "count", "pairs", "search"]
 
@@ -615,7 +615,7 @@ def search(
     least = NO_LIMIT if brute or not simple else _LISTED if several else _PACKED
     forest = _forest(index, filters)
     for part, packets, starts, places in _packets(forest, index, observations, filters, least):
-        forest, points, order, *_ = packets
+        _, points, order, *_ = packets
         asked = query.exclude_self, query.first_row + part.start, left
         into = found.reference[part], found.key[part]
         threads = threads_for(order.size, LANES * _GRAIN)
@@ -661,22 +661,4 @@ def _search(
         )  # fmt: skip
 
 
-def count(
-    index: FilteredIndex, observations: Degrees, asked: Within, filters: Filters, brute: bool
-) -> np.ndarray:
-    """How many references within the distance every observation matches."""
-    counts = np.zeros(observations.lat_deg.size, np.int64)
-    none = np.empty(0, np.int64)
-    _search(index, observations, asked, filters, brute, counts, Pairs(none, none, np.empty(0)))
-    return counts
-
-
-def pairs(
-    index: FilteredIndex, observations: Degrees, asked: Within, filters: Filters, brute: bool
-) -> Pairs:
-    """All these references of every observation, nearest first, equals by row."""
-    counts = count(index, observations, asked, filters, brute)
-    starts = np.append(0, counts.cumsum())
-    found = Pairs(starts, np.empty(starts[-1], np.int64), np.empty(starts[-1]))
-    _search(index, observations, asked, filters, brute, counts, found)
-    return found
+count, pairs = asked_twice(_search)
