@@ -192,7 +192,8 @@ def _rank(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-d
                 c, r = packet.eight[member], tree.rows[leaf, member]
                 a = _apart(tree.times[leaf, member], windows[3, lane]) if by_time else 0
                 _put(apart[lane], chord2[lane], row[lane], last, a, c, r)
-            if chord2[lane, last] < np.inf:
+            # The list is full, and not of what is farther apart than is told.
+            if apart[lane, last] < LATEST:
                 changed = True
                 if by_time:
                     # Saturated: time apart may be all that 64 bits hold.

@@ -221,11 +221,12 @@ def search_ranked(  # type: ignore[no-untyped-def]
             worst_apart, worst2, worst_row = aparts[k - 1], chords[k - 1], rows[k - 1]
             comes = ballot(_comes_before(apart, chord2, row, worst_apart, worst2, worst_row))
             candidates = uint32(without_first(candidates) & comes)
-        if worst2 < math.inf and by_time:
-            # Saturated: time apart may be all that 64 bits hold.
-            if now >= int64(_EARLIEST) + worst_apart:
+        if by_time:
+            # Saturated: time apart may be all that 64 bits hold, and is then not narrowed.
+            is_told = worst_apart < int64(_LATEST)
+            if is_told and now >= int64(_EARLIEST) + worst_apart:
                 least = max(least, int64(now - worst_apart))
-            if now <= int64(_LATEST) - worst_apart:
+            if is_told and now <= int64(_LATEST) - worst_apart:
                 greatest = min(greatest, int64(now + worst_apart))
         elif worst2 < math.inf:
             reach = min(reach, reach_of(root(float32(worst2)), view.slack))

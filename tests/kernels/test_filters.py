@@ -199,7 +199,12 @@ def test_times_of_all_64_bits(k):
     time, own = (rng.integers(LEAST, GREATEST, n) for n in (1500, 200))
     window = np.full(200, LEAST), np.full(200, GREATEST), own
     filters = Filters(np.zeros(200, np.int32), *window, by_time=True)
-    check(references, observations, np.zeros(1500, np.int32), filters, time, k=k)
+    group = np.zeros(1500, np.int32)
+    check(references, observations, group, filters, time, k=k)
+    # As far apart as is told are several, of which one is the nearest.
+    time = np.where(time < 0, rng.integers(LEAST, LEAST + 9, 1500), GREATEST)
+    own = np.where(own < 0, 7, -3)
+    check(references, observations, group, filters._replace(time=own), time, k=k)
 
 
 def test_trees_are_not_made_anew_for_each_part_of_a_job():
