@@ -516,8 +516,11 @@ def _places(thread, threads, forest, group, least, greatest, time, by_time, plac
         if low == stop:
             continue
         if timed:
-            # Not half of their sum, which may be more than 64 bits hold.
-            middle = time[i] if by_time else (least[i] >> 1) + (greatest[i] >> 1)
+            middle = time[i]
+            if not by_time:
+                begin = max(least[i], forest.earliest[low])
+                # Not half of their sum, which may be more than 64 bits hold.
+                middle = (begin >> 1) + (min(greatest[i], forest.latest[stop - 1]) >> 1)
             bucket = bucket_of(forest, low, stop, middle)
             low = forest.buckets[bucket]
             high = stop if bucket + 1 == stop * FINER else forest.buckets[bucket + 1] + 1
@@ -572,11 +575,12 @@ def _packets(
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _find_widest(thread, threads, group, least, greatest, widest):  # type: ignore[no-untyped-def]
+def _find_widest(thread, threads, group, least, greatest, span, widest):  # type: ignore[no-untyped-def]
     for i in range(group.size * thread // threads, group.size * (thread + 1) // threads):
-        if group[i] >= 0 and least[i] <= greatest[i]:
+        low, high = max(least[i], span[0]), min(greatest[i], span[1])
+        if group[i] >= 0 and low <= high:
             # Without a sign: it may be more than 63 bits hold. One more, as 0 says that none is.
-            width = np.uint64(greatest[i]) - np.uint64(max(least[i], EARLIEST + 1))
+            width = np.uint64(high) - np.uint64(low)
             widest[thread] = max(widest[thread], width + np.uint64(1))
 
 
@@ -586,7 +590,7 @@ def _forest(index: FilteredIndex, filters: Filters) -> Forest:
         return cast("Forest", index.tree)
     threads = threads_for(filters.group.size, 1 << 13)
     widest = np.zeros(threads, np.uint64)
-    in_threads(_find_widest, threads, *filters[:3], widest)
+    in_threads(_find_widest, threads, *filters[:3], index.span or (0, 0), widest)
     width = int(widest.max()) - 1
     made = index.reaching
     if made is None or width > made[0] or 0 < 2 * width + 2 < made[0]:
