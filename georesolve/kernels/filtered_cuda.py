@@ -377,7 +377,10 @@ def _observed(
     rows, vectors, _ = order(observations, extent(observations, SAMPLE))
     part, windows = filters.group[rows].astype(cp.int64), cp.empty((4, 0), cp.int64)
     if index.time.size:
-        windows = filters.windows(slice(0, n), cp)
+        own = filters.time
+        # No reference has the time before all others.
+        left_out = own if filters.skips_own_time else cp.full_like(own, _EARLIEST)
+        windows = cp.stack([filters.least, filters.greatest, left_out, own])
         middle = windows[3] if filters.by_time else (windows[0] >> 1) + (windows[1] >> 1)
         part = part * (edges.size + 1) + cp.searchsorted(edges, middle[rows], side="right")
     rows = rows[sort(part)]

@@ -39,18 +39,6 @@ class Filters(NamedTuple):
     by_time: bool = False
     skips_own_time: bool = False
 
-    def windows(self, part: slice, xp: Any = np) -> Any:
-        """Of some observations the least and greatest time, one that does not count, and their own.
-
-        They are rows of an int64 array of numpy, or of CuPy.
-        """
-        assert self.least is not None, "there are times"
-        assert self.greatest is not None, "there are times"
-        assert self.time is not None, "there are times"
-        own = self.time[part]
-        left_out = own if self.skips_own_time else xp.full_like(own, LEAST - 1)
-        return xp.stack([self.least[part], self.greatest[part], left_out, own])
-
 
 class FilteredIndex(ReferenceIndex):
     """References of groups and times, ready to be searched: their trees are told apart by these.
