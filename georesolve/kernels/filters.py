@@ -66,8 +66,10 @@ class FilteredIndex(ReferenceIndex):
         """Memory that the index holds so far, in bytes: trees are made when they are asked for."""
         made = () if callable(self._tree) else self._tree
         reaching = () if self.reaching is None else self.reaching[1]
-        arrays = (self.vectors, self.group, self.time, *made, *reaching)
-        return int(sum(getattr(array, "nbytes", 0) for array in arrays))
+        # None, unless a search has asked for it.
+        plain = vars(self).get("plain")
+        parts = self.vectors, *self.degrees, self.group, self.time, *made, *reaching, plain
+        return int(sum(getattr(part, "nbytes", 0) for part in parts))
 
     def __reduce__(self) -> Any:
         made = self.vectors, self.tree, self.degrees, self.group, self.time, self.n_groups

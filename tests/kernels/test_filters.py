@@ -266,7 +266,9 @@ def test_filters_that_restrict_nothing_are_the_plain_search():
     wide = Filters(np.zeros(600, np.int32), np.full(600, 0), np.full(600, 99), np.full(600, 5))
     assert not index.restricts(wide)
     plain = nearest(build_index(*references), *observations)
+    before = index.nbytes
     found = nearest(index, *observations, filters=wide)
+    assert index.nbytes == before + index.plain.nbytes
     assert all(a.tobytes() == b.tobytes() for a, b in zip(found, plain, strict=True))
     none = wide._replace(group=np.full(600, -1, np.int32))
     assert (nearest(index, *observations, filters=none).reference == -1).all()
