@@ -52,7 +52,6 @@ class Acceptor:
         self._counts = counts
         self._own = own
         self._taking: list[asyncio.Task[None]] = []
-        self._opening: set[asyncio.Task[None]] = set()
         self.most = sys.maxsize
         """Connections up to which they are taken at once."""
 
@@ -79,6 +78,8 @@ class Acceptor:
                 await asyncio.sleep(_YIELD_SECONDS)
             # All that wait, in one turn of the event loop. One a turn, the last of 64 waited while
             # each of those before it was answered again and again.
+            taken: list[socket.socket] = []
+            pause = 0.0
             while True:
                 try:
                     connection, _ = listening.accept()
@@ -87,18 +88,19 @@ class Acceptor:
                     break
                 except OSError as error:
                     logger.error("no connection can be accepted: %s", error)
-                    await asyncio.sleep(_EXHAUSTED_SECONDS)
+                    pause = _EXHAUSTED_SECONDS
                     break
                 connection.setblocking(False)
                 # At once, and not when the connection is made: until then others come.
                 self._counts[self._own] += 1
-                opening = asyncio.create_task(_open(connection, protocol))
-                self._opening.add(opening)
-                opening.add_done_callback(self._opening.discard)
-                # Where there are as many as may be, those that have come are heard first: who has
-                # sent nothing yet makes room.
+                taken.append(connection)
                 if self._counts[self._own] >= min(self.most, min(self._counts) + 1):
                     break
+            # Each is counted, and what it has sent is heard, before others are taken: where there
+            # are as many as may be, who has sent nothing yet makes room.
+            if taken:
+                await asyncio.wait([asyncio.create_task(_open(one, protocol)) for one in taken])
+            await asyncio.sleep(pause)
 
 
 async def _open(connection: socket.socket, protocol: Callable[[], asyncio.Protocol]) -> None:
