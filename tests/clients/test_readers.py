@@ -172,14 +172,19 @@ def test_nearest(result):
     assert f"# {done.stdout.strip()}\n" in NEAREST
 
 
+def read_by(code, epilogue, places, folder):
+    """What a snippet reads of a result, as a table, and the result as it is."""
+    address, key, expected = places
+    command = [sys.executable, "-c", here(code, address, key) + epilogue]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return pq.read_table(folder / "read.parquet"), expected
+
+
 @pytest.mark.skipif(importlib.util.find_spec("geopandas") is None, reason="no GeoPandas here")
 @pytest.mark.parametrize("code", GEOPANDAS, ids=["carried coordinates", "carried points"])
 def test_geopandas(code, places, tmp_path):
-    address, key, expected = places
-    command = [sys.executable, "-c", here(code, address, key) + GEO_EPILOGUE]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    read = pq.read_table(tmp_path / "read.parquet")
+    read, expected = read_by(code, GEO_EPILOGUE, places, tmp_path)
     if "dropna" in code:
         expected = expected.filter(expected["reference"].is_valid())
     for name in ("observation", "reference_id", "distance_m"):
@@ -189,11 +194,7 @@ def test_geopandas(code, places, tmp_path):
 
 @pytest.mark.parametrize("code", GEOJSON, ids=["geopandas", "pyogrio"])
 def test_geojson(code, places, tmp_path):
-    address, key, expected = places
-    command = [sys.executable, "-c", here(code, address, key) + GEOJSON_EPILOGUE]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    read = pq.read_table(tmp_path / "read.parquet")
+    read, expected = read_by(code, GEOJSON_EPILOGUE, places, tmp_path)
     own = {"observation", "reference", "distance_m", "status", "observation_id", "reference_id"}
     assert own <= set(read.column_names)
     for name in own:
