@@ -7,12 +7,10 @@ import logging
 import threading
 import time
 from collections.abc import Hashable
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 from distributed.system import MEMORY_LIMIT
 
@@ -20,13 +18,10 @@ from georesolve.kernels import StepsSpent
 from georesolve.kernels.threads_cpu import allowed
 from georesolve.kernels.ways import Algorithm
 from georesolve.workers.carried import carried
-from georesolve.workers.datasets import ROW_GROUP, Dataset, InMemory, read_rows
-from georesolve.workers.evidence import valid_rows
+from georesolve.workers.datasets import ROW_GROUP, Dataset, InMemory
 from georesolve.workers.filters import check_filters
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
-from georesolve.workers.matches import answered, matches
 from georesolve.workers.memory import set_memory
-from georesolve.workers.pairs import batch_of, of_none, within_of
 from georesolve.workers.plan import Chunk, rows_a_group
 from georesolve.workers.rates import quickly_indexed, rows_a_second
 from georesolve.workers.references import forget_all, is_resident, load_all, pieces
@@ -39,8 +34,9 @@ from georesolve.workers.result import (
     provenance,
     write_rows,
 )
-from georesolve.workers.search import load, search
+from georesolve.workers.search import batch_of, of_none, question_of
 from georesolve.workers.sources import SourceFiles
+from georesolve.workers.within import Within
 
 logger = logging.getLogger(__name__)
 
@@ -157,26 +153,23 @@ def _resolved(job: Job, most_steps: int) -> AtHandAnswer:
             threading.Thread(target=_warm_up, args=(job, columns, key), daemon=True).start()
         raise NotResident(f"the {references.rows} references are being read and indexed")
     start = time.perf_counter()
-    lat_deg, lon_deg = _degrees(job.observations)
-    chunk = Chunk(0, job.observations.rows)
-    narrowed = batch_of(job, chunk)[0].narrowed if options.filters else None
+    chunk, file = Chunk(0, job.observations.rows), job.observations.file
+    batch, evidence = batch_of(job, chunk)
+    if isinstance(file, SourceFiles) and evidence is not None:
+        file.refuse_implausible(evidence)
     read = time.perf_counter()
-    if job.observations.outlines is None:
-        load(job, narrowed)
+    question = question_of(job, chunk, batch.narrowed, most_steps)
     loaded = time.perf_counter()
     most_threads = allowed.threads
-    seconds = lat_deg.size / rows_a_second(references.as_points, options, "cpu")
+    seconds = job.observations.rows / rows_a_second(references.as_points, options, "cpu")
     try:
         # As many cores as it is worth.
         allowed.threads = min(most_threads, max(1, int(seconds / _SECONDS_A_CORE)))
-        if options.of_pairs:
-            rows, counts = _of_pairs(job, chunk, most_steps)
-        else:
-            asked = references, lat_deg, lon_deg, options, 0, most_steps, narrowed
-            answer = search(*asked)
-            valid = _valid(job.observations, lat_deg, lon_deg)
-            found = answered(answer, valid, references.valid_rows, options)
-            rows, counts = matches(options.k, chunk, found, narrowed)
+        if isinstance(question, Within) and options.question == "within":
+            n_pairs, most = int(question.counts(batch).sum()), min(ROW_GROUP, rows_a_group(job))
+            if n_pairs > most:
+                raise NotAtHand(f"{n_pairs} pairs are more than the limit of {most} without a job")
+        rows, counts = question.found(batch)
     except StepsSpent:
         raise SearchIsHard(
             "so many references are equally far from an observation that the search takes more "
@@ -195,32 +188,6 @@ def _how(job: Job) -> Hashable:
     if job.options.filters is None:
         return job.options.earth
     return check_filters(job.observations, job.references, job.options).how
-
-
-def _of_pairs(job: Job, chunk: Chunk, most_steps: int) -> tuple[pa.Table, dict[str, int]]:
-    within = replace(within_of(job, chunk), most_steps=most_steps)
-    batch, _ = batch_of(job, chunk)
-    if job.options.question == "nearest":
-        return within.found(batch)
-    n_pairs, most = int(within.counts(batch).sum()), min(ROW_GROUP, rows_a_group(job))
-    if n_pairs > most:
-        raise NotAtHand(f"{n_pairs} pairs are more than the limit of {most} without a job")
-    return within.found(batch)
-
-
-def _degrees(observations: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    columns = [observations.lat, observations.lon]
-    table = read_rows(observations.file, 0, observations.rows, columns)
-    if isinstance(observations.file, SourceFiles):
-        observations.file.refuse_implausible(observations.file.evidence(table))
-    return table.column(0).to_numpy(), table.column(1).to_numpy()
-
-
-def _valid(observations: Dataset, lat_deg: np.ndarray, lon_deg: np.ndarray) -> np.ndarray:
-    """Which rows are valid; those of files of their owner are not counted before."""
-    if observations.invalid_rows or isinstance(observations.file, SourceFiles):
-        return valid_rows(lat_deg, lon_deg)
-    return np.ones(lat_deg.size, bool)
 
 
 def _warm_up(job: Job, columns: list[str], key: Hashable) -> None:

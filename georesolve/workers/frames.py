@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from georesolve.kernels.devices import Device
 from georesolve.kernels.query import Degrees
-from georesolve.workers.datasets import ROW_GROUP, Content, Dataset, read_rows, row_groups_of
+from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows, row_groups_of
 from georesolve.workers.evidence import Evidence
 from georesolve.workers.sources import SourceFiles, path_of
 
@@ -22,8 +21,6 @@ class Backend(NamedTuple):
     """What differs between the dataframe libraries and the devices that they compute on."""
 
     device: Device
-    read: Callable[[Content, int, int, list[str]], Frame]
-    from_arrow: Callable[[pa.Table], Frame]
     to_device: Callable[[np.ndarray], Any]
     to_host: Callable[[Any], np.ndarray]
     to_kept: Callable[[Any], np.ndarray]
@@ -32,21 +29,14 @@ class Backend(NamedTuple):
     is_alive: Callable[[], bool]
 
 
-def _pandas_of_arrow(table: pa.Table) -> Frame:
-    # Not copied into one block: the columns are looked at, one by one.
-    return table.to_pandas(split_blocks=True)
-
-
-def _read_cudf(file: Content, start: int, stop: int, columns: list[str]) -> Frame:
+def _read_cudf(points: Dataset, file: Path, start: int, stop: int) -> Degrees:
     import cudf
 
-    if not isinstance(file, Path):
-        # Not by cuDF: their bytes are not ours, or there are none.
-        return _cudf_of_arrow(read_rows(file, start, stop, columns))
     groups = row_groups_of(start, stop)
+    columns = [points.lat, points.lon]
     frame = cudf.read_parquet(str(file), columns=columns, row_groups=[list(groups)])
     offset = start - groups.start * ROW_GROUP
-    return frame.iloc[offset : offset + stop - start].reset_index(drop=True)
+    return _degrees(frame.iloc[offset : offset + stop - start], points)
 
 
 def _decoded_by_cudf(points: Dataset, start: int, stop: int) -> Degrees | None:
@@ -69,12 +59,6 @@ def _decoded_by_cudf(points: Dataset, start: int, stop: int) -> Degrees | None:
     except (OSError, RuntimeError, ValueError):
         # What is wrong with a file its reader on the host says in our words.
         return None
-
-
-def _cudf_of_arrow(table: pa.Table) -> Frame:
-    import cudf
-
-    return cudf.DataFrame.from_arrow(table)
 
 
 def _to_cuda(array: np.ndarray) -> Any:
@@ -111,8 +95,6 @@ def _is_cuda_alive() -> bool:
 _BACKENDS = {
     "pandas": Backend(
         device="cpu",
-        read=lambda *rows: _pandas_of_arrow(read_rows(*rows)),
-        from_arrow=_pandas_of_arrow,
         to_device=np.asarray,
         to_host=np.asarray,
         to_kept=np.asarray,
@@ -121,8 +103,6 @@ _BACKENDS = {
     ),
     "cudf": Backend(
         device="cuda",
-        read=_read_cudf,
-        from_arrow=_cudf_of_arrow,
         to_device=_to_cuda,
         # CuPy takes no other way: the copy waits for the kernels before it.
         to_host=methodcaller("get"),
@@ -148,15 +128,17 @@ def backend() -> Backend:
 
 def read_points(points: Dataset, start: int, stop: int) -> tuple[Degrees, Evidence | None]:
     """The coordinates of some rows, and of files that nobody has looked at what these say."""
-    columns = [points.lat, points.lon]
-    if not isinstance(points.file, SourceFiles):
-        return _degrees(backend().read(points.file, start, stop, columns), points), None
-    if backend().device == "cuda":
-        degrees, evidence = _decoded_by_cudf(points, start, stop), Evidence()
-        if degrees is not None and evidence.add_valid(*degrees):
-            return degrees, evidence
-    table = read_rows(points.file, start, stop, columns)
-    return _degrees(backend().from_arrow(table), points), points.file.evidence(table)
+    file = points.file
+    if backend().device == "cuda" and isinstance(file, Path):
+        return _read_cudf(points, file, start, stop), None
+    if backend().device == "cuda" and isinstance(file, SourceFiles):
+        decoded, evidence = _decoded_by_cudf(points, start, stop), Evidence()
+        if decoded is not None and evidence.add_valid(*decoded):
+            return decoded, evidence
+    # Not by cuDF: their bytes are not ours, or there are none.
+    table = read_rows(file, start, stop, [points.lat, points.lon])
+    degrees = Degrees(*(backend().to_device(axis.to_numpy()) for axis in table.columns))
+    return degrees, file.evidence(table) if isinstance(file, SourceFiles) else None
 
 
 def _degrees(frame: Frame, points: Dataset) -> Degrees:

@@ -14,13 +14,12 @@ import pyarrow.compute as pc
 from distributed import get_worker
 
 from georesolve import __version__
-from georesolve.kernels.query import is_valid
 from georesolve.workers.carried import Reader, carried, reader
 from georesolve.workers.evidence import Evidence
 from georesolve.workers.frames import backend
 from georesolve.workers.jobs import Job
-from georesolve.workers.matches import FILTERED, STATUSES, answered, matches
-from georesolve.workers.pairs import batch_of, pairs_of, verify_summary, within_of
+from georesolve.workers.matches import FILTERED, STATUSES
+from georesolve.workers.pairs import pairs_of
 from georesolve.workers.parts import (
     Part,
     is_whole,
@@ -32,9 +31,10 @@ from georesolve.workers.parts import (
 from georesolve.workers.places import StoreFailed
 from georesolve.workers.plan import Chunk, Run, rows_a_group
 from georesolve.workers.result import provenance
-from georesolve.workers.search import device_in_use, load, search, verify
+from georesolve.workers.search import batch_of, device_in_use, question_of, verify
 from georesolve.workers.splice import Encoded, Splice, encode
 from georesolve.workers.threads import encoders, side_by_side
+from georesolve.workers.within import Within
 
 logger = logging.getLogger(__name__)
 
@@ -100,46 +100,31 @@ def resolve_run(run: pd.DataFrame, job: Job, resolve: Resolve) -> pd.DataFrame:
 def resolve(chunk: Chunk, job: Job) -> Told:
     """Find the nearest references of every observation of a chunk, or all within a distance."""
     told, options = Told(), job.options
-    if options.of_pairs:
+    if options.has_pairs:
         return _of_pairs(chunk, job, told)
     with told.stage("read"):
-        (lat_deg, lon_deg, _, _, narrowed), told.evidence = batch_of(job, chunk)
+        batch, told.evidence = batch_of(job, chunk)
     with told.stage("index"):
-        load(job, narrowed)
+        question = question_of(job, chunk, batch.narrowed)
     with told.stage("resolve"):
-        asked = job.references, lat_deg, lon_deg, options, chunk.start
-        answer = search(*asked, narrowed=narrowed)
-        valid = is_valid(lat_deg, lon_deg)
-        found = answered(answer, valid, job.references.valid_rows, options)
-        on_host = {name: backend().to_kept(column) for name, column in found.items()}
+        rows, told.counts = question.found(batch)
     with told.stage("verify"):
-        told.verified = verify(*asked, answer, narrowed)
-    # For all at once: threads that each do a little in Python wait for each other.
-    rows, told.counts = matches(options.k, chunk, on_host, narrowed)
+        told.verified = verify(job, question, batch, rows)
+    if "count" in options.made:
+        told.pairs = pc.sum(rows["count"]).as_py() or 0
     told.tables = [rows]
     return told
 
 
 def _of_pairs(chunk: Chunk, job: Job, told: Told) -> Told:
     with told.stage("index"):
-        within = within_of(job, chunk)
-    if job.options.has_pairs:
-        with told.stage("resolve"):
-            told.tables = [*pairs_of(job, chunk)]
-        status = pa.concat_tables([table.select(["status"]) for table in told.tables])["status"]
-        found = {one["values"]: one["counts"] for one in status.value_counts().to_pylist()}
-        told.counts = dict.fromkeys(STATUSES if job.options.filters is None else FILTERED, 0)
-        told.counts |= found
-        return told
-    with told.stage("read"):
-        batch, told.evidence = batch_of(job, chunk)
+        within = question_of(job, chunk)
+        assert isinstance(within, Within), "it is asked for pairs"
     with told.stage("resolve"):
-        rows, told.counts = within.found(batch)
-    with told.stage("verify"):
-        told.verified = verify_summary(job, within, batch, rows)
-    if "count" in job.options.made:
-        told.pairs = pc.sum(rows["count"]).as_py() or 0
-    told.tables = [rows]
+        told.tables = [*pairs_of(job, chunk, within)]
+    status = pa.concat_tables([table.select(["status"]) for table in told.tables])["status"]
+    found = {one["values"]: one["counts"] for one in status.value_counts().to_pylist()}
+    told.counts = dict.fromkeys(STATUSES if job.options.filters is None else FILTERED, 0) | found
     return told
 
 

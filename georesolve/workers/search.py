@@ -1,4 +1,4 @@
-"""The nearest references of observations, whatever the device of a worker can hold at a time.
+"""What a job asks of its references, whatever the device of a worker can hold at a time.
 
 A sample of every answer is searched again; a device that is lost or wrong ends its process.
 """
@@ -7,19 +7,32 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dask
+import pyarrow as pa
 
 from georesolve import kernels
-from georesolve.workers.datasets import Dataset
-from georesolve.workers.filters import Narrowed
-from georesolve.workers.frames import backend
+from georesolve.kernels.query import is_valid
+from georesolve.workers.datasets import Dataset, read_rows
+from georesolve.workers.evidence import Evidence
+from georesolve.workers.filters import Narrowed, check_filters
+from georesolve.workers.frames import backend, read_points
 from georesolve.workers.jobs import Job, MatchOptions
-from georesolve.workers.plan import way_of
-from georesolve.workers.references import pieces, resident_index, take_piece
+from georesolve.workers.matches import answered, matches
+from georesolve.workers.plan import Chunk, way_of
+from georesolve.workers.references import (
+    pieces,
+    resident_column,
+    resident_index,
+    resident_keys,
+    shape_index,
+    take_piece,
+    whole_index,
+)
 from georesolve.workers.refusals import InvalidInput
+from georesolve.workers.within import MADE_PAIRS, Batch, Within, WithinShapes
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +40,8 @@ _VERIFIED = 8
 """Observations of a chunk that are searched again, or fewer where there are many references."""
 _VERIFIED_PAIRS = 2**22
 """Pairs that are compared for it at most, if it is not a single observation: 30 ms of a core."""
-
-
+_VERIFIED_OF_SHAPES = 2**25
+"""The same of all points and what a shape is of: all points look for some shapes again."""
 _REHEARSING = "georesolve.rehearsing"
 
 
@@ -80,54 +93,97 @@ def search(
     return kernels.measure(found, max_distance_m=options.max_distance_m, earth=options.earth)
 
 
-def verify(
-    references: Dataset,
-    lat_deg: Any,
-    lon_deg: Any,
-    options: MatchOptions,
-    first_row: int,
-    answer: kernels.Answer,
-    narrowed: Narrowed | None = None,
-) -> int:
+@dataclass(frozen=True)
+class Nearest:
+    """The nearest references of observations, of a set of which a device may not hold all."""
+
+    references: Dataset
+    options: MatchOptions
+    most_steps: int | None = None
+
+    def found(self, batch: Batch) -> tuple[pa.Table, dict[str, int]]:
+        """The rows of a result for some observations, and how many there are by status."""
+        lat_deg, lon_deg, first_row, _, narrowed = batch
+        asked = self.options, first_row, self.most_steps, narrowed
+        answer = search(self.references, lat_deg, lon_deg, *asked)
+        valid = is_valid(lat_deg, lon_deg)
+        found = answered(answer, valid, self.references.valid_rows, self.options)
+        on_host = {name: backend().to_kept(column) for name, column in found.items()}
+        chunk = Chunk(first_row, first_row + lat_deg.size)
+        return matches(self.options.k, chunk, on_host, narrowed)
+
+
+def batch_of(job: Job, chunk: Chunk) -> tuple[Batch, Evidence | None]:
+    """Some observations of a job, and what they say of files that nobody has looked at before."""
+    points, name = job.observations, job.options.distance_m
+    degrees, evidence = read_points(points, *chunk)
+    filters, keys = job.options.filters, resident_keys(job.references, job.options.filters)
+    names = [name] if isinstance(name, str) else []
+    names = list(dict.fromkeys([*names, *(filters.of_observations if filters else ())]))
+    columns = read_rows(points.file, *chunk, names) if names else pa.table({})
+    return Batch.of(*degrees, chunk.start, columns, job.options, keys), evidence
+
+
+def of_none(job: Job) -> Narrowed | None:
+    """What none of the observations of a job may match, by which its index is known."""
+    if (keys := resident_keys(job.references, job.options.filters)) is None:
+        return None
+    return check_filters(job.observations, job.references, job.options)._replace(keys=keys)
+
+
+def question_of(
+    job: Job, chunk: Chunk, narrowed: Narrowed | None = None, most_steps: int | None = None
+) -> Nearest | Within:
+    """What answers a job for the rows of a chunk; its references are made ready on first need."""
+    references, options = job.references, job.options
+    earth, narrowed = options.earth, narrowed or of_none(job)
+    if not options.of_pairs:
+        piece = take_piece(references, pieces(references), narrowed.how if narrowed else earth)
+        resident_index(references, piece, job.indexes, earth=earth, narrowed=narrowed)
+        return Nearest(references, options, most_steps)
+
+    def column(name: str) -> pa.ChunkedArray:
+        return resident_column(references, name).values
+
+    def points() -> Iterator[tuple[Any, Any]]:
+        for one in Chunk(0, references.rows).pieces(MADE_PAIRS):
+            yield read_points(references, *one)[0]
+
+    known = options, references.valid_rows, column
+    if job.observations.outlines is not None:
+        index = shape_index(job.observations, *chunk)
+        return WithinShapes(*known, index=index, points=points, first_row=chunk.start)
+    how = job.indexes, options.question == "within", earth, narrowed
+    return Within(whole_index(references, "pairs and summaries", *how), *known, most_steps)
+
+
+def verify(job: Job, question: Nearest | Within, batch: Batch, rows: pa.Table) -> int:
     """Search some observations from the middle again, by another algorithm; returns how many.
 
     Memory that has lost a bit raises no error: it answers, and WrongAnswer is raised here.
     References in pieces are not verified: all would have to be read once more.
     """
-    if len(lat_deg) == 0 or len(pieces(references)) > 1:
+    references, options, size = job.references, job.options, len(batch.lat_deg)
+    if size == 0 or len(pieces(references)) > 1:
         return 0
-    middle, took, other = another_search(len(lat_deg), references, options)
-    n = int(middle.stop - middle.start)
-    narrowed = narrowed and narrowed.rows(middle.start, middle.stop)
-    asked = lat_deg[middle], lon_deg[middle], other, first_row + int(middle.start)
-    again = search(references, *asked, narrowed=narrowed)
-    for name, given, found in zip(answer._fields, answer, again, strict=True):
-        own, others = (backend().to_host(array) for array in (given[middle], found))
-        if own.tobytes() != others.tobytes():
-            raise WrongAnswer(
-                f"of observation {first_row + middle.start} and the {n - 1} after it {name} is "
-                f"{own.tolist()} by {took!r} and {others.tolist()} by "
-                f"{other.algorithm!r}"
-            )
-    return n
-
-
-def another_search(
-    n_observations: int, references: Dataset, options: MatchOptions
-) -> tuple[slice, str, MatchOptions]:
-    """Observations that are searched again, which search they took, and what takes another one."""
-    n = min(n_observations, _VERIFIED, max(1, _VERIFIED_PAIRS // max(1, references.as_points)))
-    start = (n_observations - n) // 2
-    took = way_of(n_observations, references, options, backend().device).search
+    n = min(size, _VERIFIED, max(1, _VERIFIED_PAIRS // max(1, references.as_points)))
+    start = (size - n) // 2
+    own = batch.rows(start, start + n)
+    took = way_of(size, references, options, backend().device).search
     other = replace(options, algorithm="tree" if took == "brute" else "brute")
-    return slice(start, start + n), took, other
-
-
-def load(job: Job, narrowed: Narrowed | None = None) -> None:
-    """Have the reference set of a job ready, or as much of it as is searched at a time."""
-    references, earth = job.references, job.options.earth
-    piece = take_piece(references, pieces(references), narrowed.how if narrowed else earth)
-    resident_index(references, piece, job.indexes, earth=earth, narrowed=narrowed)
+    if isinstance(question, WithinShapes):
+        each = job.observations.as_points // job.observations.rows
+        if each * references.rows > _VERIFIED_OF_SHAPES:
+            return 0
+        took, other = "shapes", replace(options, algorithm="brute")
+        question = question_of(job, Chunk(own.first_row, own.first_row + n))
+    again, _ = replace(question, options=other).found(own)
+    if not again.equals(given := rows.slice(start * options.ranks, again.num_rows)):
+        raise WrongAnswer(
+            f"of observation {own.first_row} and the {n - 1} after it the rows are "
+            f"{given.to_pylist()} by {took!r} and {again.to_pylist()} by {other.algorithm!r}"
+        )
+    return n
 
 
 @contextmanager

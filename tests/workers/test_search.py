@@ -10,7 +10,8 @@ from georesolve.workers import memory, references
 from georesolve.workers.datasets import ROW_GROUP
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.pipeline import run
-from georesolve.workers.search import WrongAnswer, search, verify
+from georesolve.workers.plan import Chunk
+from georesolve.workers.search import WrongAnswer, batch_of, question_of, search, verify
 from tests.conftest import points, sphere, store_points
 
 N_REFERENCES = 3 * ROW_GROUP + 2_000
@@ -89,22 +90,24 @@ def test_chunks_begin_with_the_pieces_that_are_there(place_set, in_pieces, monke
 @pytest.mark.parametrize(("rows", "took"), [(20, "brute"), (5_000, "packets")])
 def test_what_auto_took_is_verified_by_the_other(tmp_path, monkeypatch, rows, took):
     places = store_points(points(100, 2), tmp_path / "references.parquet")
-    lat, lon = sphere(rows, 1)
-    answer = search(places, lat, lon, MatchOptions())
-    assert verify(places, lat, lon, MatchOptions(), 0, answer) == 8
+    observations = store_points(points(rows, 1), None)
+    job, chunk = Job("again", tmp_path, observations, places, MatchOptions()), Chunk(0, rows)
+    question, (batch, _) = question_of(job, chunk), batch_of(job, chunk)
+    right, _ = question.found(batch)
+    assert verify(job, question, batch, right) == 8
     wrong = {"brute": tree_cpu, "packets": brute_cpu}[took]
-    right = wrong.search
+    as_it_was = wrong.search
 
     def searched(*of, **how):
-        found = right(*of, **how)
+        found = as_it_was(*of, **how)
         found.reference[...] += 1
         return found
 
     monkeypatch.setattr(wrong, "search", searched)
-    own = search(places, lat, lon, MatchOptions())
-    assert own.reference.tobytes() == answer.reference.tobytes(), "auto took the other one"
+    own, _ = question.found(batch)
+    assert own.equals(right), "auto took the other one"
     with pytest.raises(WrongAnswer, match=f"by '{took}' and"):
-        verify(places, lat, lon, MatchOptions(), 0, own)
+        verify(job, question, batch, own)
 
 
 def test_pieces_leave_when_others_need_their_place(place_set, in_pieces, monkeypatch):
@@ -222,14 +225,18 @@ def test_a_device_that_is_wrong_costs_its_worker_and_nothing_else(cluster, tmp_p
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5, 30])
-def test_what_is_searched_again(place_set, in_pieces, rows):
-    lat, lon = sphere(rows, 1)
+def test_what_is_searched_again(place_set, in_pieces, tmp_path, rows):
     options = MatchOptions(k=3, exclude_self=True)
-    right = search(place_set, lat, lon, options, 7)
-    assert verify(place_set, lat, lon, options, 7, right) == min(8, rows)
+    job = Job("again", tmp_path, store_points(points(rows, 1), None), place_set, options)
+    question, (batch, _) = question_of(job, Chunk(0, rows)), batch_of(job, Chunk(0, rows))
+    right, _ = question.found(batch)
+    assert verify(job, question, batch, right) == min(8, rows)
     if rows:
-        right.distance_m[(rows - 1) // 2] *= 1 + 1e-15
-        with pytest.raises(WrongAnswer, match="distance_m is"):
-            verify(place_set, lat, lon, options, 7, right)
+        distance_m = right["distance_m"].to_numpy().copy()
+        distance_m[3 * ((rows - 1) // 2)] *= 1 + 1e-15
+        place = right.column_names.index("distance_m")
+        off = right.set_column(place, "distance_m", pa.array(distance_m))
+        with pytest.raises(WrongAnswer, match="by 'brute'"):
+            verify(job, question, batch, off)
     in_pieces(ROW_GROUP)
-    assert verify(place_set, lat, lon, options, 7, right) == 0
+    assert verify(job, question, batch, right) == 0
