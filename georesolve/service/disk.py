@@ -8,8 +8,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from fcntl import LOCK_EX, LOCK_NB, flock
+from contextlib import ExitStack, contextmanager, suppress
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 from typing import NamedTuple
 
@@ -51,6 +51,21 @@ def is_locked(folder: Path) -> bool:
     with suppress(BlockingIOError), locked(folder, LOCK_EX | LOCK_NB):
         return False
     return True
+
+
+@contextmanager
+def removing(data_dir: Path) -> Iterator[bool]:
+    """Whether what is kept may be removed: it stays while a backup holds the lock of its folder.
+
+    If so, no backup begins before this ends. It is the folder itself, as a full disk has no room
+    for a file, and to remove makes room.
+    """
+    with ExitStack() as stack:
+        may_remove = False
+        with suppress(BlockingIOError):
+            stack.enter_context(locked(data_dir, LOCK_SH | LOCK_NB))
+            may_remove = True
+        yield may_remove
 
 
 class Probe:

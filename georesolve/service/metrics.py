@@ -46,7 +46,6 @@ class _Families(list[Metric], Collector):
     """Metrics as the writer of the text format wants them."""
 
     def collect(self) -> Iterable[Metric]:
-        """Called by that writer."""
         return self
 
 

@@ -34,7 +34,6 @@ _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 def _listed(given: str | None) -> tuple[str, ...]:
-    """The names, in small letters, that commas separate."""
     names = (name.strip().lower() for name in (given or "").split(","))
     return tuple(name for name in names if name)
 

@@ -24,7 +24,7 @@ from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
 from georesolve.workers.memory import set_memory
 from georesolve.workers.plan import Chunk, rows_a_group
 from georesolve.workers.rates import quickly_indexed, rows_a_second
-from georesolve.workers.references import forget_all, is_resident, load_all, pieces
+from georesolve.workers.references import forget_all, is_resident, pieces, resident_column
 from georesolve.workers.rehearsal import spiral_set
 from georesolve.workers.result import (
     Rows,
@@ -34,7 +34,7 @@ from georesolve.workers.result import (
     provenance,
     write_rows,
 )
-from georesolve.workers.search import batch_of, of_none, question_of
+from georesolve.workers.search import batch_of, question_of
 from georesolve.workers.sources import SourceFiles
 from georesolve.workers.within import Within
 
@@ -143,7 +143,8 @@ def _resolved(job: Job, most_steps: int) -> AtHandAnswer:
         # Where not all pieces have room, they would push each other out for ever.
         raise NotAtHand(f"{references.rows} references are searched piece by piece")
     columns = options.needed_of_references(references)
-    waits = references.as_points > quickly_indexed(options)
+    # Of lines and polygons that points look for they are not indexed.
+    waits = job.observations.outlines is None and references.as_points > quickly_indexed(options)
     if waits and not is_resident(references, columns, how := _how(job)):
         key = references.sha256, how, *columns
         if failed := _failed.pop(key, None):
@@ -192,7 +193,9 @@ def _how(job: Job) -> Hashable:
 
 def _warm_up(job: Job, columns: list[str], key: Hashable) -> None:
     try:
-        load_all(job.references, columns, job.indexes, job.options.earth, of_none(job))
+        question_of(job, Chunk(0, job.observations.rows))
+        for name in columns:
+            resident_column(job.references, name)
     except Exception as error:
         _failed.clear()
         _failed[key] = error

@@ -8,6 +8,7 @@ are exact.
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import accumulate
 from threading import Lock
 from typing import NamedTuple
 
@@ -57,11 +58,8 @@ class Distances(NamedTuple):
 
 def pieces(manifest: Manifest) -> list[tuple[Part, int]]:
     """The parts of a result, each with the row that it begins at."""
-    found, start = [], 0
-    for part in manifest.parts:
-        found.append((part, start))
-        start += part.rows
-    return found
+    starts = accumulate((part.rows for part in manifest.parts), initial=0)
+    return list(zip(manifest.parts, starts, strict=False))
 
 
 def shown_columns(manifest: Manifest) -> tuple[str, str]:

@@ -18,7 +18,13 @@ from georesolve.kernels.query import Degrees
 from georesolve.workers.datasets import Dataset, read_rows
 from georesolve.workers.frames import backend_on
 from georesolve.workers.jobs import FilterOptions, MatchOptions
-from georesolve.workers.matches import of_filtered
+from georesolve.workers.matches import (
+    BEYOND,
+    BEYOND_LIMITS,
+    INVALID,
+    MISSING_VALUE,
+    NO_REFERENCE,
+)
 from georesolve.workers.refusals import InvalidInput, InvalidOption
 
 MISSING, ELSEWHERE = -1, -2
@@ -66,19 +72,13 @@ def _values(table: pa.Table, name: str, role: str) -> pa.Array:
             f"{role}: there is no column {name!r} to match by; there are "
             f"{', '.join(map(repr, table.column_names)) or 'none'}"
         )
-    values = table[name]
-    values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    if isinstance(values, pa.ChunkedArray):
-        values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    values = table[name].combine_chunks()
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 def _group_kind(kind: pa.DataType) -> pa.DataType | None:
     """The type as which values of a kind are compared."""
-    if any(
-        is_text(kind)
-        for is_text in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    ):
+    if kind in (pa.string(), pa.large_string(), pa.string_view()):
         return pa.large_string()
     if pa.types.is_integer(kind):
         return pa.int64()
@@ -96,9 +96,9 @@ def _time_kind(kind: pa.DataType) -> str | None:
 
 
 def _refused(role: str, name: str, kind: pa.DataType, option: str, takes: str) -> InvalidInput:
-    more = ": cast it, as nothing is rounded or read as another type"
     return InvalidInput(
-        f"{role}: the column {name!r} holds {kind}, and {option} takes {takes}{more}"
+        f"{role}: the column {name!r} holds {kind}, and {option} takes {takes}: cast it, as "
+        "nothing is rounded or read as another type"
     )
 
 
@@ -166,7 +166,6 @@ def _instants(role: str, name: str, values: pa.Array, unit: str) -> np.ndarray:
 
 
 def _each(filters: Filters, change: Callable[[Any], Any]) -> Filters:
-    """Filters whose arrays are changed."""
     arrays = {
         name: change(one)
         for name, one in filters._asdict().items()
@@ -214,8 +213,14 @@ class Narrowed(NamedTuple):
         if self.options.exclude_self or self.options.once:
             own = first_row + np.arange(group.size)
             candidates = candidates - (keys.group[own] == group)
-        in_time = self.filters.time is not None
-        return of_filtered(status.reshape(-1, k), group, candidates, in_time=in_time).reshape(-1)
+        status = status.reshape(-1, k)
+        none = (status == BEYOND) | (status == NO_REFERENCE)
+        # Of int16: see `matches.named`.
+        made = status.astype(np.int16)
+        made[none] = BEYOND if self.filters.time is None else BEYOND_LIMITS
+        made[none & (np.arange(k) >= candidates[:, None])] = NO_REFERENCE
+        made[(group == MISSING)[:, None] & (status != INVALID)] = MISSING_VALUE
+        return made.reshape(-1)
 
     def with_apart(self, rows: pa.Table, first_row: int) -> pa.Table:
         """The rows of a result with the time of the reference less that of the observation."""

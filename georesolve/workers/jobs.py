@@ -160,11 +160,11 @@ class MatchOptions:
     @property
     def summarised(self) -> dict[str, tuple[str, ...]]:
         """What is made of each column, besides the number of pairs, which is that of "count"."""
-        made = {
-            name: tuple(kind for kind in kinds if kind != "count")
+        return {
+            name: made
             for name, kinds in (self.summary or {}).items()
+            if (made := tuple(kind for kind in kinds if kind != "count"))
         }
-        return {name: kinds for name, kinds in made.items() if kinds}
 
     def in_order(self, observations: S, references: S) -> tuple[S, S]:
         """Two sets as they are searched, or back: they change places for a row a reference."""

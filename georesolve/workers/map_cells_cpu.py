@@ -151,37 +151,8 @@ def densest(thread, threads, cells, shift, most):  # type: ignore[no-untyped-def
 
 
 @njit(cache=True, nogil=True)
-def _select(values, n, rank):  # type: ignore[no-untyped-def]
-    """Put the value of a rank where it belongs, none larger before it and none smaller behind."""
-    low = 0
-    high = n - 1
-    while low < high:
-        pivot = values[(low + high) >> 1]
-        i = low
-        j = high
-        while i <= j:
-            while values[i] < pivot:
-                i += 1
-            while values[j] > pivot:
-                j -= 1
-            if i <= j:
-                values[i], values[j] = values[j], values[i]
-                i += 1
-                j -= 1
-        if rank <= j:
-            high = j
-        elif rank >= i:
-            low = i
-        else:
-            return
-
-
-@njit(cache=True, nogil=True)
 def medians(thread, threads, edges, distances, greatest, matched, median_m):  # type: ignore[no-untyped-def]
-    """Count the distances between edges that are numbers, and find their median or greatest.
-
-    The median of an even number is the mean of the two in the middle, as numpy has it.
-    """
+    """Count the distances between edges that are numbers, and find their median or greatest."""
     n = edges[-1] - edges[0]
     most = 0
     for p in range(edges.size - 1):
@@ -200,12 +171,4 @@ def medians(thread, threads, edges, distances, greatest, matched, median_m):  # 
         if count and greatest:
             median_m[p] = values[:count].max()
         elif count:
-            middle = count // 2
-            _select(values, count, middle)
-            median = values[middle]
-            if count % 2 == 0:
-                other = values[0]
-                for i in range(1, middle):
-                    other = max(other, values[i])
-                median = 0.5 * (median + other)
-            median_m[p] = median
+            median_m[p] = np.median(values[:count])

@@ -143,7 +143,6 @@ def _shift(z: int) -> int:
 
 
 def _first(z: int, x: int, y: int) -> int:
-    """The first cell of a tile."""
     return int(_spread(x) | _spread(y) << 1) << (_shift(z) + 16)
 
 
@@ -211,7 +210,6 @@ class _Scratch:
         return number, start
 
     def mapped(self, dtype: Any) -> tuple[np.ndarray, ...]:
-        """What each file holds."""
         return tuple(
             _mapped(file, dtype, 0, os.fstat(file.fileno()).st_size // np.dtype(dtype).itemsize)
             for file in self._files

@@ -22,7 +22,7 @@ FILTERED = (*STATUSES, "missing_value", "beyond_limits")
 _NAMED = pa.array(STATUSES)
 NEAR = ("near_lat", "near_lon", "bearing_deg")
 """What `near` adds to the rows, behind their distances."""
-_MATCHED, _BEYOND, _INVALID, _NO_REFERENCE, _MISSING, _BEYOND_LIMITS = range(len(FILTERED))
+MATCHED, BEYOND, INVALID, NO_REFERENCE, MISSING_VALUE, BEYOND_LIMITS = range(len(FILTERED))
 
 
 def matches(
@@ -38,7 +38,7 @@ def matches(
     # `bincount` would make integers of 64 bits of them first.
     counts = counted(status)
     # A mask that hides nothing would be made into bits, and read again.
-    unmatched = status != _MATCHED if counts["matched"] < status.size else None
+    unmatched = status != MATCHED if counts["matched"] < status.size else None
     of = np.arange(*chunk)
     columns: dict[str, pa.Array] = {"observation": pa.array(of if k == 1 else of.repeat(k))}
     if k > 1:
@@ -65,7 +65,7 @@ def pairs(chunk: Chunk, found: Pairs, status: np.ndarray, how: How) -> pa.Table:
     """
     each, reference, distance_m = np.diff(found.starts), found.reference, found.distance_m
     # Without rows for those that have no pair, all are matched.
-    of_rows, unmatched = np.full(reference.size, _MATCHED, status.dtype), None
+    of_rows, unmatched = np.full(reference.size, MATCHED, status.dtype), None
     if how == "left" and not each.all():
         places, each = found.starts[:-1][each == 0], np.maximum(each, 1)
         reference = np.insert(reference, places, -1)
@@ -86,33 +86,6 @@ def counted(status: np.ndarray) -> dict[str, int]:
     """How many there are of each status, of those that there may be: see `named`."""
     names = FILTERED if status.dtype == np.int16 else STATUSES
     return {name: int(np.count_nonzero(status == i)) for i, name in enumerate(names)}
-
-
-def of_filtered(
-    status: np.ndarray, group: np.ndarray, n_candidates: np.ndarray, *, in_time: bool
-) -> np.ndarray:
-    """Statuses (n, k) by group and in time, of which `named` makes a column.
-
-    Of each observation the group says whether a value is missing (-1), and so many references are
-    of its group.
-    """
-    none = (status == _BEYOND) | (status == _NO_REFERENCE)
-    ranks = np.arange(status.shape[1])
-    made = status.astype(np.int16)
-    made[none] = _BEYOND_LIMITS if in_time else _BEYOND
-    made[none & (ranks >= n_candidates[:, None])] = _NO_REFERENCE
-    made[(group == -1)[:, None] & (status != _INVALID)] = _MISSING
-    return made
-
-
-def of_each(
-    each: np.ndarray, valid: np.ndarray, n_valid: int, options: MatchOptions
-) -> tuple[np.ndarray, dict[str, int]]:
-    """The status of observations that have so many pairs each, and how many have which."""
-    best = np.where(each == 0, -1, 0)[:, None]
-    own = options.exclude_self or options.once
-    status = statuses(best, valid, n_valid, exclude_self=own)[:, 0]
-    return status, counted(status)
 
 
 def answered(answer: Answer, valid: Array, n_valid: int, options: MatchOptions) -> dict[str, Array]:
@@ -192,6 +165,6 @@ def statuses(reference: Array, valid: Array, n_valid: int, *, exclude_self: bool
     # A rank that has no reference although there are enough of them: they are too far away,
     # which is 1, as a comparison that is true.
     status = (reference < 0).view("int8")
-    status[:, max(0, n_valid - exclude_self) :] *= _NO_REFERENCE
-    status[~valid] = _INVALID
+    status[:, max(0, n_valid - exclude_self) :] *= NO_REFERENCE
+    status[~valid] = INVALID
     return status

@@ -1,5 +1,6 @@
-"""How much memory a worker has for a search, and what a search takes of it."""
+"""How much memory a worker has for a search, what a search takes of it, and what is garbage."""
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -104,3 +105,14 @@ def references_at_once(device: Device) -> int:
         return _limits.references_a_piece
     million = 1_000_000
     return indexes_bytes() * million // search_bytes(device, million, 0, 1)
+
+
+def keep_what_is_loaded() -> None:
+    """Leave what there is by now out of all later collections of garbage, which begin here.
+
+    To look through it takes 0.1 s, again and again, in which no thread runs; and most of a second
+    when a process ends, or on a busy machine more than the 4 s after which Dask kills a worker.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.enable()

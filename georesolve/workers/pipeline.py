@@ -213,7 +213,9 @@ def _records(
                     if left and run in running.values():
                         # Its other copy goes on: it would write its part beside those of halves.
                         continue
-                    _drop(cluster.client, running, _copies_of(run, running))
+                    _drop(
+                        cluster.client, running, [one for one, its in running.items() if its == run]
+                    )
                     lasted = [sum(record["seconds"].values()) for record in records.values()]
                     if records:
                         stragglers.note(sum(lasted))
@@ -320,10 +322,6 @@ def _submit_copies(
     return submit(again, idle)
 
 
-def _copies_of(run: Run, running: dict[Future[Any], Run]) -> list[Future[Any]]:
-    return [future for future, its in running.items() if its == run]
-
-
 def _drop(client: Client, running: dict[Future[Any], Run], futures: list[Future[Any]]) -> None:
     """Let go of copies that are not needed any more; what runs of them ends without a part."""
     for future in futures:
@@ -345,6 +343,8 @@ def _submit(
     # A second to load, in which a service would not answer yet: `open_cluster` has loaded it.
     import dask.dataframe as dd
 
+    # One word: Dask leaves out what follows a dash.
+    word = f"run_{job.id.replace('-', '_')}"
     futures: dict[Future[Any], Run] = {}
     for first in range(0, len(batch), _PARTITIONS):
         # Of one collection Dask begins the last partition first, and counts them by their digits:
@@ -355,7 +355,7 @@ def _submit(
         # a killed service was a client may still know its tasks.
         collection = (
             dd.from_map(bounds, runs, meta=RUN, label=f"resolve-{secrets.token_hex(8)}")
-            .map_partitions(resolve_run, job, resolve, meta=RUN, token=_word(job))
+            .map_partitions(resolve_run, job, resolve, meta=RUN, token=word)
             .optimize()
         )
         # Batches of a minute would count as one, and the first of each be taken before all others.
@@ -366,11 +366,6 @@ def _submit(
             # names as it reads the graph, and fails where they are let go of meanwhile.
             future.add_done_callback(lambda future, _held=collection: ended.put(future))
     return futures
-
-
-def _word(job: Job) -> str:
-    """What names the tasks of a job: one word, as Dask leaves out what follows a dash."""
-    return f"run_{job.id.replace('-', '_')}"
 
 
 def _check(cluster: Cluster, job: Job, cancelled: Callable[[], bool]) -> None:

@@ -77,7 +77,6 @@ class _Shelf:
         return held
 
     def clear(self) -> None:
-        """Let go of everything."""
         with self._freed:
             self._held.clear()
 
@@ -106,7 +105,6 @@ class _Shelf:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that all of it takes."""
         return sum(int(held.nbytes) for held in self._held.values())
 
 
@@ -296,20 +294,6 @@ def is_resident(references: Dataset, columns: Iterable[str], how: Hashable = "sp
     return all(_key(references, piece, how) in _indexes for piece in pieces(references)) and all(
         (references.sha256, name) in _columns for name in columns
     )
-
-
-def load_all(
-    references: Dataset,
-    columns: Iterable[str],
-    indexes: IndexFolder | None = None,
-    earth: kernels.Earth = "sphere",
-    narrowed: Narrowed | None = None,
-) -> None:
-    """Have all of a reference set that a search needs ready, and some of its columns."""
-    for piece in pieces(references):
-        resident_index(references, piece, indexes, earth=earth, narrowed=narrowed)
-    for name in columns:
-        resident_column(references, name)
 
 
 def forget_all() -> None:

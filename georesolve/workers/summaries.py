@@ -43,7 +43,8 @@ def summarised(
         elif numbers.dtype.kind == "i":
             of_each[some] = _whole_sums(numbers, at)
         else:
-            of_each[some] = _sums(numbers, each[some])
+            left = iter(numbers.tolist())
+            of_each[some] = [_sum([*islice(left, size)]) for size in each[some].tolist()]
         if kind == "mean":
             # Python rounds the quotient of two whole numbers once.
             both = zip(of_each.tolist(), np.maximum(each, 1).tolist(), strict=True)
@@ -60,12 +61,6 @@ def _whole_sums(numbers: np.ndarray, at: np.ndarray) -> np.ndarray:
         raise OverflowError("a sum is beyond 64 bits")
     whole: np.ndarray = (high << 32) | (low & _LOW)
     return whole
-
-
-def _sums(numbers: np.ndarray, each: np.ndarray) -> list[float]:
-    """Sums of so many numbers each."""
-    left = iter(numbers.tolist())
-    return [_sum([*islice(left, size)]) for size in each.tolist()]
 
 
 def _sum(numbers: list[float]) -> float:

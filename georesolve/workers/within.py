@@ -15,7 +15,7 @@ from georesolve.workers.evidence import valid_rows
 from georesolve.workers.filters import Keys, Narrowed
 from georesolve.workers.frames import backend_on
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.matches import counted, named, of_each, pairs
+from georesolve.workers.matches import counted, named, pairs, statuses
 from georesolve.workers.numbers import distances, summed
 from georesolve.workers.plan import Chunk, cut_by
 from georesolve.workers.refusals import InvalidInput
@@ -126,10 +126,12 @@ class Within:
         is_counted = self.options.question == "within" and bool(self.options.summary)
         found = None if is_counted else self.pairs(batch)
         each = self.counts(batch) if found is None else np.diff(found.starts)
-        status, counts = of_each(each, valid, self.n_valid, self.options)
+        own = self.options.exclude_self or self.options.once
+        best = np.where(each == 0, -1, 0)[:, None]
+        status = statuses(best, valid, self.n_valid, exclude_self=own)[:, 0]
         if batch.narrowed is not None:
             status = batch.narrowed.status(status, 1, batch.first_row)
-            counts = counted(status)
+        counts = counted(status)
         if found is not None and self.options.has_pairs:
             # An observation without a pair counts once.
             counts["matched"] = found.reference.size

@@ -7,6 +7,7 @@ import pytest
 
 from georesolve.service.clock import now
 from georesolve.service.datasets.library import Library
+from georesolve.service.disk import locked
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.ops.backup import SUMS
 from georesolve.service.receiving.ingest import Ingested
@@ -39,7 +40,7 @@ def test_what_is_removed_meanwhile_goes_afterwards(tmp_path, store):
     store.finish_job(job, "successful", "done", report={}, expires=now(-2))
     store.job_folder(job).mkdir()
     retention = Retention(Settings(), store, Library(store))
-    with store.removals.paused():
+    with locked(store.root.path):
         library.remove(row.id)
         assert store.of("ours").dataset(row.id) is None
         retention.sweep()

@@ -90,9 +90,10 @@ def test_columns_take_no_place_of_indexes(tmp_path, monkeypatch):
     places = store_points(points(5_000, 1, name=names, code=names), tmp_path / "places.parquet")
     # Of a GPU's worker the one lies on the host, the other on the device.
     monkeypatch.setattr(references._columns, "_budget", lambda: 600_000)
-    references.load_all(places, ["name"])
+    references.resident_index(places, (0, places.rows))
+    references.resident_column(places, "name")
     assert references.is_resident(places, ["name"])
-    references.load_all(places, ["code"])
+    references.resident_column(places, "code")
     assert references.is_resident(places, ["code"])
     assert not references.is_resident(places, ["name"])
     assert references._indexes.nbytes <= indexes_bytes()

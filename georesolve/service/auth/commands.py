@@ -81,7 +81,6 @@ def _adopted(adoption: Adoption, key: Key) -> str:
 
 
 def _line(key: Key) -> str:
-    """What is known of a key."""
     used = f"last used {key.last_used}" if key.last_used else "never used"
     ends = f"expires {key.expires}" if key.expires else "never expires"
     state = "expired" if key.has_expired else "valid"

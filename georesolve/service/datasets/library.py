@@ -264,7 +264,7 @@ class Library:
 
     def discard(self, id: str, **as_it_was: str) -> bool:
         """Remove a set and its file; False when it is needed, or not as it was: `Store.let_go`."""
-        with self.store.removals.allowed() as may_remove:
+        with self.store.removing() as may_remove:
             kept = self.store.let_go(id, **as_it_was)
             if kept is None:
                 return False

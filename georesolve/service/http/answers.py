@@ -201,11 +201,9 @@ class _Content:
             self._unchecked.remove(span)
 
     async def seek(self, offset: int) -> None:
-        """Go elsewhere."""
         self._content.seek(offset)
 
     async def read(self, size: int) -> bytes:
-        """So many bytes, fewer at the end."""
         at = self._content.tell()
         size = min(size, self.size_bytes - at)
         await self.check(at, at + size)

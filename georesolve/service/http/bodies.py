@@ -99,7 +99,6 @@ class _Body:
                     self._digests[kind] = value.strip().strip(":"), _DIGESTS[kind]()
 
     async def receive(self) -> Message:
-        """The next message, as ASGI has them."""
         if self._declared > self._limit:
             raise errors.TooLarge(
                 f"the body has {self._declared} bytes, and the limit is {self._limit} bytes: "

@@ -75,7 +75,6 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def _allowed(request: Request) -> list[str]:
-    """The methods that the path of a request takes."""
     taken = [
         method
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE")

@@ -103,7 +103,7 @@ def remove(store: Store, row: JobRow) -> None:
     """
     home, output = own_place(store.job_folder(row.id)), row.delivery.output
     is_unfinished = output and not row.has_succeeded and not store.has_successor(row)
-    with store.removals.allowed() as may_remove:
+    with store.removing() as may_remove:
         if row.has_succeeded and not may_remove:
             raise OSError(f"{home.href} stays while a backup is made")
         if output and is_unfinished and home.below(RECORDS).is_made():

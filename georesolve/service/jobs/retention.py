@@ -78,7 +78,7 @@ class Retention:
 
     def sweep(self) -> None:
         """Remove what has expired; after a jump of the clock, only what nobody wants any more."""
-        with self._store.removals.allowed() as may_remove:
+        with self._store.removing() as may_remove:
             if not may_remove:
                 return
         self._library.indexes.keep_free()

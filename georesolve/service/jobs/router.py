@@ -20,6 +20,7 @@ from georesolve.service.links import base_of, links_of_page
 from georesolve.service.metrics import Metrics
 from georesolve.service.store.listing import JobQuery
 from georesolve.service.store.rows import LIVE, JobRow
+from georesolve.service.store.store import Store
 
 router = APIRouter(tags=["jobs"])
 
@@ -74,9 +75,14 @@ def get_status(
     id: JobId, request: Request, store: OwnStore, cluster: SharedCluster, response: Response
 ) -> StatusInfo:
     """What became of a job so far: status, progress, rows a second, and where its result is."""
-    row = job_of(store, id)
-    if row.status in LIVE:
+    info = _info(id, request, store, cluster)
+    if info.status in LIVE:
         response.headers["Retry-After"] = "1"
+    return info
+
+
+def _info(id: str, request: Request, store: Store, cluster: ClusterView) -> StatusInfo:
+    row = job_of(store, id)
     owner = store.owners().get(row.owner)
     return StatusInfo.of(row, base_of(request), cluster.waiting, owner)
 
@@ -107,9 +113,7 @@ def rename_job(
     """Call a job something else than what it was made of."""
     job_of(store, id)
     store.rename_job(id, renaming.name)
-    row = job_of(store, id)
-    owner = store.owners().get(row.owner)
-    return StatusInfo.of(row, base_of(request), cluster.waiting, owner)
+    return _info(id, request, store, cluster)
 
 
 @router.delete(

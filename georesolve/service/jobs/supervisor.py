@@ -251,7 +251,6 @@ def _obstacle(error: Exception, cluster: Cluster) -> str | None:
 def _report_of(
     job: Job, result: Manifest, progress: Progress, device: Literal["cpu", "cuda"]
 ) -> Report:
-    """What a job did, from what its parts and its result say."""
     observations = job.observations
     if (seen := progress.evidence) is not None:
         observations = replace(observations, bbox=seen.bbox, null_island=seen.null_island)

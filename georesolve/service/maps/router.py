@@ -183,7 +183,6 @@ class _JobMap(NamedTuple):
         return "count" if self.job.options.summary else "distance_m"
 
     async def manifest(self) -> Manifest:
-        """That of the result."""
         if self.shown not in ("distance_m", *self.job.options.made):
             raise errors.NotThere(
                 "a map shows distances or counts, which this summary has not: ask for "
@@ -203,7 +202,6 @@ class _JobMap(NamedTuple):
             return await self.maps.run(self.results.store.owner or "", function)
 
     async def drawn(self, manifest: Manifest) -> Drawn:
-        """The map itself, made if it is not there yet."""
         owner = self.results.store.owner or ""
         observations = partial(self.results.set_of, self.job, "observations")
         with result_of(self.job):

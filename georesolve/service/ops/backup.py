@@ -18,10 +18,10 @@ from typing import IO
 import sqlalchemy as sa
 
 from georesolve.service import errors
+from georesolve.service.disk import locked
 from georesolve.service.settings import Settings
 from georesolve.service.store.engine import refuse_missing, sqlite_path
 from georesolve.service.store.identity import ID_FILE
-from georesolve.service.store.removals import Removals
 from georesolve.service.store.schema import jobs, kept
 from georesolve.workers.files import durable
 from georesolve.workers.manifest import MANIFEST_NAME, read_manifest
@@ -53,7 +53,8 @@ def back_up(settings: Settings, file: str) -> int:
                 out = stack.enter_context(path.open("wb"))
             folder = stack.enter_context(TemporaryDirectory(prefix="georesolve-backup-"))
             copy = Path(folder) / database.name
-            stack.enter_context(Removals(data_dir).paused())
+            # Nothing is removed meanwhile.
+            stack.enter_context(locked(data_dir))
             with closing(sqlite3.connect(database)) as live, closing(sqlite3.connect(copy)) as to:
                 live.backup(to)
             tar = stack.enter_context(tarfile.open(fileobj=out, mode="w|"))
@@ -145,7 +146,6 @@ class _Counted(io.RawIOBase):
         self._file, self.digest = file, hashlib.sha256()
 
     def read(self, size: int = -1) -> bytes:
-        """Read on."""
         piece = self._file.read(size)
         self.digest.update(piece)
         return piece

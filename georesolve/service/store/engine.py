@@ -56,7 +56,6 @@ class Queries:
             return list(connection.execute(query).scalars())
 
     def _change(self, query: sa.UpdateBase) -> int:
-        """Change rows; tells how many."""
         with self._single.begin() as connection:
             return connection.execute(query).rowcount
 

@@ -4,6 +4,7 @@ import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 
 from georesolve.service import errors, pools
 from georesolve.service.clock import new_id, now, seconds_between
-from georesolve.service.disk import Probe
+from georesolve.service.disk import Probe, removing
 from georesolve.service.store.adoption import NOBODY
 from georesolve.service.store.changes import Bell, Changes
 from georesolve.service.store.engine import (
@@ -26,7 +27,6 @@ from georesolve.service.store.keys import Keys
 from georesolve.service.store.lease import Lease
 from georesolve.service.store.listing import JobQuery, Page
 from georesolve.service.store.names import Names, is_newest
-from georesolve.service.store.removals import Removals
 from georesolve.service.store.rows import (
     JOB,
     JOB_STATE,
@@ -89,7 +89,7 @@ class Store(Queries):
         # This machine's own.
         self.indexes_folder, self.maps_folder = data_dir / "datasets" / "indexes", data_dir / "maps"
         self.changes, self.bell = Changes(self._engine), Bell(data_dir)
-        self.removals = Removals(data_dir)
+        self.removing = partial(removing, data_dir)
         self.keys = Keys(self._engine)
         self.writable = Probe(self._try)
         self._fence: sa.ColumnElement[bool] = sa.true()
