@@ -90,7 +90,7 @@ def carried(
                 for name in there
             ]
             if job.references.outlines is not None:
-                index = whole_index(job.references, "positions on lines and polygons", job.indexes)
+                index = whole_index(job, "positions on lines and polygons")
                 columns = nearest_of(index, rows, degrees, chunk.start)
             rows = with_near(rows, degrees, columns, chunk.start, job.options.earth)
         yield with_carried(rows, job.options, own.select(of_observations), references, chunk.start)

@@ -17,8 +17,7 @@ from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows
 from georesolve.workers.evidence import valid_rows
 from georesolve.workers.filters import Keys, Narrowed
 from georesolve.workers.frames import backend, read_points
-from georesolve.workers.index_files import IndexFolder
-from georesolve.workers.jobs import CarriedTooLong, FilterOptions
+from georesolve.workers.jobs import CarriedTooLong, FilterOptions, Job
 from georesolve.workers.refusals import InvalidInput
 from georesolve.workers.shapes import read_shapes
 from georesolve.workers.sources import SourceFiles
@@ -135,32 +134,30 @@ def _key(references: Dataset, piece: Piece, how: Hashable) -> _Key:
     return references.sha256, (piece, how)
 
 
-def take_piece(references: Dataset, left: list[Piece], how: Hashable = "sphere") -> Piece:
+def take_piece(job: Job, left: list[Piece], narrowed: Narrowed | None = None) -> Piece:
     """Take the next of the pieces that are left to be searched: one that is resident, if any.
 
     So a chunk begins with the pieces that the one before it ended with. In the order of their rows
     each would be let go of just before its turn.
     """
-    piece = next((one for one in left if _key(references, one, how) in _indexes), left[0])
+    how = narrowed.how if narrowed else job.options.earth
+    piece = next((one for one in left if _key(job.references, one, how) in _indexes), left[0])
     left.remove(piece)
     return piece
 
 
 def resident_index(
-    references: Dataset,
-    piece: Piece,
-    indexes: IndexFolder | None = None,
-    copies: bool = False,
-    earth: kernels.Earth = "sphere",
-    narrowed: Narrowed | None = None,
+    job: Job, piece: Piece, narrowed: Narrowed | None = None, *, copies: bool = False
 ) -> Any:
-    """The index of a piece of a reference set, made from its file on first need.
+    """The index of a piece of the references of a job, made from their file on first need.
 
     It is a `kernels.ReferenceIndex`, of lines and polygons a `ShapeIndex`, and where observations
-    are `narrowed` a `FilteredIndex`. `indexes` is where
-    the index of all of it is kept in a file, for a CPU and on the sphere, if it is worth one. With
-    `copies` it holds all that are equal, as `kernels.within` needs them.
+    are `narrowed` a `FilteredIndex`. That of all of them is kept in a file, for a CPU and on the
+    sphere, if it is worth one. With `copies` it holds all that are equal, as `kernels.within` needs
+    them.
     """
+    references, earth = job.references, job.options.earth
+    how = narrowed.how if narrowed else earth
 
     def build(copies: bool = False) -> kernels.ReferenceIndex | kernels.ShapeIndex:
         if references.outlines is not None:
@@ -174,15 +171,14 @@ def resident_index(
 
     def load() -> kernels.ReferenceIndex | kernels.ShapeIndex:
         is_whole = piece == (0, references.rows)
-        if indexes is None or backend().device != "cpu" or not is_whole or how != "sphere":
+        if job.indexes is None or backend().device != "cpu" or not is_whole or how != "sphere":
             return build()
-        return indexes.index(references.sha256, build)
+        return job.indexes.index(references.sha256, build)
 
     def needed_bytes() -> int:
         n = references.as_points * (piece[1] - piece[0]) // max(1, references.rows)
         return memory.search_bytes(backend().device, n, 0, 1)
 
-    how = earth if narrowed is None else narrowed.how
     index = _indexes.get(_key(references, piece, how), load, needed_bytes)
     if copies and not index.whole:
         key = _key(references, piece, (earth, "with copies"))
@@ -202,20 +198,16 @@ def shape_index(points: Dataset, start: int, stop: int) -> kernels.ShapeIndex:
 
 
 def whole_index(
-    references: Dataset,
-    what: str,
-    indexes: IndexFolder | None = None,
-    copies: bool = False,
-    earth: kernels.Earth = "sphere",
-    narrowed: Narrowed | None = None,
+    job: Job, what: str, narrowed: Narrowed | None = None, *, copies: bool = False
 ) -> Any:
-    """The index of all of a reference set, as `what` needs it; raises InvalidInput."""
-    if len(pieces(references)) > 1:
+    """The index of all references of a job, as `what` needs it; raises InvalidInput."""
+    rows = job.references.rows
+    if len(pieces(job.references)) > 1:
         raise InvalidInput(
-            f"references: {references.rows} are more than a worker searches at once, as {what} "
-            "need: give workers more memory, or split the references"
+            f"references: {rows} are more than a worker searches at once, as {what} need: give "
+            "workers more memory, or split the references"
         )
-    return resident_index(references, (0, references.rows), indexes, copies, earth, narrowed)
+    return resident_index(job, (0, rows), narrowed, copies=copies)
 
 
 class ResidentColumn(NamedTuple):

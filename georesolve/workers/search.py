@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from georesolve import kernels
 from georesolve.kernels.query import is_valid
-from georesolve.workers.datasets import Dataset, read_rows
+from georesolve.workers.datasets import read_rows
 from georesolve.workers.evidence import Evidence
 from georesolve.workers.filters import Narrowed, check_filters
 from georesolve.workers.frames import backend, read_points
@@ -49,65 +49,55 @@ class WrongAnswer(RuntimeError):
     """Two algorithms, which must agree to the last bit, did not."""
 
 
-def search(
-    references: Dataset,
-    lat_deg: Any,
-    lon_deg: Any,
-    options: MatchOptions,
-    first_row: int = 0,
-    most_steps: int | None = None,
-    narrowed: Narrowed | None = None,
-) -> kernels.Answer:
-    """The nearest references of observations, as `kernels.nearest` finds them, on their device.
+@dataclass(frozen=True)
+class Nearest:
+    """The nearest references of the observations of a job.
 
     References of which a device does not hold all are searched piece by piece: it does not show in
     the answer. MemoryError says that memory does not suffice for so many observations, StepsSpent
     that a piece took more than `most_steps`.
     """
-    left, earth = pieces(references), options.earth
-    is_one, how = len(left) == 1, earth if narrowed is None else narrowed.how
-    if narrowed is not None and narrowed.filters.by_time and not is_one:
-        raise InvalidInput(
-            f"references: {references.rows} are more than a worker searches at once, as "
-            "rank_by='time' needs: give workers more memory, or split the references"
-        )
-    found: kernels.Found | None = None
-    while left:
-        start, stop = take_piece(references, left, how)
-        index = resident_index(references, (start, stop), earth=earth, narrowed=narrowed)
-        asked: dict[str, Any] = {
-            "k": options.k,
-            "exclude_self": options.exclude_self,
-            "first_row": first_row - start,
-            "algorithm": options.algorithm,
-            "most_steps": most_steps,
-            "filters": narrowed and narrowed.on(index),
-        }
-        if is_one:
-            limit = options.max_distance_m
-            return kernels.nearest(index, lat_deg, lon_deg, max_distance_m=limit, **asked)
-        part = kernels.find(index, lat_deg, lon_deg, **asked)
-        # Merged as they come: no more than two answers are held.
-        found = kernels.merge([(part, start)] if found is None else [(found, 0), (part, start)])
-    assert found is not None, "there is a piece, if an empty one"
-    return kernels.measure(found, max_distance_m=options.max_distance_m, earth=options.earth)
 
-
-@dataclass(frozen=True)
-class Nearest:
-    """The nearest references of observations, of a set of which a device may not hold all."""
-
-    references: Dataset
+    job: Job
     options: MatchOptions
     most_steps: int | None = None
+
+    def answer(self, batch: Batch) -> kernels.Answer:
+        """What is found for some observations, as `kernels.nearest` has it, on their device."""
+        lat_deg, lon_deg, first_row, _, narrowed = batch
+        references, options = self.job.references, self.options
+        left = pieces(references)
+        is_one, limit = len(left) == 1, options.max_distance_m
+        if narrowed is not None and narrowed.filters.by_time and not is_one:
+            raise InvalidInput(
+                f"references: {references.rows} are more than a worker searches at once, as "
+                "rank_by='time' needs: give workers more memory, or split the references"
+            )
+        found: kernels.Found | None = None
+        while left:
+            start, stop = take_piece(self.job, left, narrowed)
+            index = resident_index(self.job, (start, stop), narrowed)
+            asked: dict[str, Any] = {
+                "k": options.k,
+                "exclude_self": options.exclude_self,
+                "first_row": first_row - start,
+                "algorithm": options.algorithm,
+                "most_steps": self.most_steps,
+                "filters": narrowed and narrowed.on(index),
+            }
+            if is_one:
+                return kernels.nearest(index, lat_deg, lon_deg, max_distance_m=limit, **asked)
+            part = kernels.find(index, lat_deg, lon_deg, **asked)
+            # Merged as they come: no more than two answers are held.
+            found = kernels.merge([(part, start)] if found is None else [(found, 0), (part, start)])
+        assert found is not None, "there is a piece, if an empty one"
+        return kernels.measure(found, max_distance_m=limit, earth=options.earth)
 
     def found(self, batch: Batch) -> tuple[pa.Table, dict[str, int]]:
         """The rows of a result for some observations, and how many there are by status."""
         lat_deg, lon_deg, first_row, _, narrowed = batch
-        asked = self.options, first_row, self.most_steps, narrowed
-        answer = search(self.references, lat_deg, lon_deg, *asked)
-        valid = is_valid(lat_deg, lon_deg)
-        found = answered(answer, valid, self.references.valid_rows, self.options)
+        valid, n_valid = is_valid(lat_deg, lon_deg), self.job.references.valid_rows
+        found = answered(self.answer(batch), valid, n_valid, self.options)
         on_host = {name: backend().to_kept(column) for name, column in found.items()}
         chunk = Chunk(first_row, first_row + lat_deg.size)
         return matches(self.options.k, chunk, on_host, narrowed)
@@ -124,23 +114,17 @@ def batch_of(job: Job, chunk: Chunk) -> tuple[Batch, Evidence | None]:
     return Batch.of(*degrees, chunk.start, columns, job.options, keys), evidence
 
 
-def of_none(job: Job) -> Narrowed | None:
-    """What none of the observations of a job may match, by which its index is known."""
-    if (keys := resident_keys(job.references, job.options.filters)) is None:
-        return None
-    return check_filters(job.observations, job.references, job.options)._replace(keys=keys)
-
-
 def question_of(
     job: Job, chunk: Chunk, narrowed: Narrowed | None = None, most_steps: int | None = None
 ) -> Nearest | Within:
     """What answers a job for the rows of a chunk; its references are made ready on first need."""
     references, options = job.references, job.options
-    earth, narrowed = options.earth, narrowed or of_none(job)
+    if narrowed is None and (keys := resident_keys(references, options.filters)) is not None:
+        # What none of the observations may match, by which the index is known.
+        narrowed = check_filters(job.observations, references, options)._replace(keys=keys)
     if not options.of_pairs:
-        piece = take_piece(references, pieces(references), narrowed.how if narrowed else earth)
-        resident_index(references, piece, job.indexes, earth=earth, narrowed=narrowed)
-        return Nearest(references, options, most_steps)
+        resident_index(job, take_piece(job, pieces(references), narrowed), narrowed)
+        return Nearest(job, options, most_steps)
 
     def column(name: str) -> pa.ChunkedArray:
         return resident_column(references, name).values
@@ -153,8 +137,9 @@ def question_of(
     if job.observations.outlines is not None:
         index = shape_index(job.observations, *chunk)
         return WithinShapes(*known, index=index, points=points, first_row=chunk.start)
-    how = job.indexes, options.question == "within", earth, narrowed
-    return Within(whole_index(references, "pairs and summaries", *how), *known, most_steps)
+    copies = options.question == "within"
+    index = whole_index(job, "pairs and summaries", narrowed, copies=copies)
+    return Within(index, *known, most_steps)
 
 
 def verify(job: Job, question: Nearest | Within, batch: Batch, rows: pa.Table) -> int:

@@ -14,7 +14,8 @@ from georesolve.workers.manifest import open_matches
 from georesolve.workers.pipeline import run
 from georesolve.workers.references import resident_keys
 from georesolve.workers.refusals import InvalidInput
-from georesolve.workers.search import search
+from georesolve.workers.search import Nearest
+from georesolve.workers.within import Batch
 from tests.conftest import store_points
 from tests.georesolve.test_filters import tables
 from tests.workers.test_pipeline import cut_into, ignore, never
@@ -67,7 +68,8 @@ def test_pieces_of_references_do_not_show(tmp_path, monkeypatch):
 
     def found(match):
         narrowed = resident_keys(sets[1], match.filters).narrowed(match, columns)
-        return search(sets[1], *degrees, match, narrowed=narrowed)
+        job = Job("pieces", tmp_path, *sets, match)
+        return Nearest(job, match).answer(Batch(*degrees, 0, 0.0, narrowed))
 
     whole = found(match)
     with memory.in_pieces(37):

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from georesolve.workers import references
-from georesolve.workers.jobs import FilterOptions
+from georesolve.workers.jobs import FilterOptions, Job, MatchOptions
 from georesolve.workers.memory import indexes_bytes
 from georesolve.workers.references import _Shelf
 from tests.conftest import points, store_points
@@ -90,7 +90,7 @@ def test_columns_take_no_place_of_indexes(tmp_path, monkeypatch):
     places = store_points(points(5_000, 1, name=names, code=names), tmp_path / "places.parquet")
     # Of a GPU's worker the one lies on the host, the other on the device.
     monkeypatch.setattr(references._columns, "_budget", lambda: 600_000)
-    references.resident_index(places, (0, places.rows))
+    references.resident_index(Job("", tmp_path, places, places, MatchOptions()), (0, places.rows))
     references.resident_column(places, "name")
     assert references.is_resident(places, ["name"])
     references.resident_column(places, "code")

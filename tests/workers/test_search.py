@@ -1,6 +1,7 @@
 """Searches that a device cannot make at once, and devices that are lost in the middle of one."""
 
 import os
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,8 @@ from georesolve.workers.datasets import ROW_GROUP
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.pipeline import run
 from georesolve.workers.plan import Chunk
-from georesolve.workers.search import WrongAnswer, batch_of, question_of, search, verify
+from georesolve.workers.search import Nearest, WrongAnswer, batch_of, question_of, verify
+from georesolve.workers.within import Batch
 from tests.conftest import points, sphere, store_points
 
 N_REFERENCES = 3 * ROW_GROUP + 2_000
@@ -23,6 +25,11 @@ def place_set(tmp_path_factory):
     table = points(N_REFERENCES // 2, 5)
     path = tmp_path_factory.mktemp("search") / "references.parquet"
     return store_points(pa.concat_tables([table, table]), path)
+
+
+def search(places, lat, lon, options, first_row=0):
+    job = Job("search", Path(), places, places, options)
+    return Nearest(job, options).answer(Batch(lat, lon, first_row, 0.0))
 
 
 @pytest.fixture
