@@ -145,7 +145,10 @@ def _resolved(job: Job, most_steps: int) -> AtHandAnswer:
     columns = options.needed_of_references(references)
     # Of lines and polygons that points look for they are not indexed.
     waits = job.observations.outlines is None and references.as_points > quickly_indexed(options)
-    if waits and not is_resident(references, columns, how := _how(job)):
+    how: Hashable = options.earth
+    if waits and options.filters is not None:
+        how = check_filters(job.observations, references, options).how
+    if waits and not is_resident(references, columns, how):
         key = references.sha256, how, *columns
         if failed := _failed.pop(key, None):
             raise failed
@@ -182,13 +185,6 @@ def _resolved(job: Job, most_steps: int) -> AtHandAnswer:
         resolved = time.perf_counter() - loaded
         stages = {"read": read - start, "index": loaded - read, "resolve": resolved}
         return AtHandAnswer(job, result, counts, stages)
-
-
-def _how(job: Job) -> Hashable:
-    """How the references of a job are searched, by which their index is known."""
-    if job.options.filters is None:
-        return job.options.earth
-    return check_filters(job.observations, job.references, job.options).how
 
 
 def _warm_up(job: Job, columns: list[str], key: Hashable) -> None:

@@ -113,7 +113,11 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
         backends = client.run(dask.config.get, "dataframe.backend")
         device: Device = "cuda" if "cudf" in backends.values() else "cpu"
         loading.result()
-        dashboard_url = client.dashboard_link if client.run_on_scheduler(_draws) else None
+        # Without a dashboard a scheduler answers at the same address.
+        draws = client.run_on_scheduler(
+            lambda dask_scheduler: bool(dask_scheduler.http_application.applications)
+        )
+        dashboard_url = client.dashboard_link if draws else None
         cluster = Cluster(client, device, dashboard_url or None, client.scheduler_comm)
         logger.info(
             "cluster open: device %s, workers %s, dashboard %s",
@@ -160,11 +164,6 @@ async def workers_of(client: Client) -> dict[str, str]:
 def _by_name(identity: dict[str, Any]) -> dict[str, str]:
     workers = identity.get("workers", {})
     return {str(workers[address]["name"]): address for address in sorted(workers)}
-
-
-def _draws(dask_scheduler: Scheduler) -> bool:
-    """Whether a scheduler has a dashboard: without one it answers at the same address."""
-    return bool(dask_scheduler.http_application.applications)
 
 
 @contextlib.contextmanager

@@ -273,11 +273,6 @@ class Object(NamedTuple):
         return self.place.look(self.name)
 
 
-def file_in(place: Place, name: str) -> Path | Object:
-    """A file of the service: its path, or an object."""
-    return place.path / name if isinstance(place, Folder) else Object(place, name)
-
-
 def own_place(home: Home) -> Place:
     """Where files of the service lie."""
     return Folder(home) if isinstance(home, Path) else home

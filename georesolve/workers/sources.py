@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import accumulate, islice
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -81,18 +81,6 @@ class SourceFiles:
     """Bytes of each column in the files, and before they are compressed."""
     is_trusted: bool = False
     """Whether the coordinates are degrees whatever they look like."""
-
-    @classmethod
-    def of(cls, stored: dict[str, Any]) -> "SourceFiles":
-        """Those that were kept as JSON."""
-        files = tuple(
-            SourceFile(path, rows, size, version, tuple(partition))
-            for path, rows, size, version, partition in stored["files"]
-        )
-        of_columns = {
-            name: tuple(tuple(one) for one in stored[name]) for name in ("partitions", "sizes")
-        }
-        return cls(**{**stored, **of_columns, "files": files})
 
     @cached_property
     def _starts(self) -> list[int]:

@@ -54,14 +54,8 @@ class TableParameters(Parameters):
 
     def reading(self) -> Reading:
         """The same as the readers of files want it; a dataset may be of lines and polygons."""
-        return Reading(
-            *(self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates),
-            layer=self.layer,
-            crs=self.crs,
-            takes_shapes=True,
-            edges=self.edges,
-            densify_m=self.densify_m,
-        )
+        own = {name: getattr(self, name) for name in TableParameters.model_fields}
+        return Reading(takes_shapes=True, **own)
 
 
 class PointGeometry(BaseModel):

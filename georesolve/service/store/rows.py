@@ -16,7 +16,7 @@ from georesolve.workers.sources import SourceFiles
 JobStatus = Literal["accepted", "running", "successful", "failed", "dismissed"]
 ProcessId = Question
 LIVE: tuple[JobStatus, ...] = ("accepted", "running")
-_FACTS = TypeAdapter(Facts)
+_FACTS, _FILES = TypeAdapter(Facts), TypeAdapter(SourceFiles)
 REMOVED = "removed after its success"
 """The message of a job that was deleted when it had its result."""
 
@@ -125,7 +125,7 @@ def dataset_row(row: sa.RowMapping, file: Path | Object) -> DatasetRow:
     stored = dict(row["dataset"])
     manifest = stored.pop("manifest", None)
     dataset = Dataset(
-        file=file if manifest is None else SourceFiles.of(manifest),
+        file=file if manifest is None else _FILES.validate_python(manifest),
         digest=stored.pop("sha256"),
         **vars(_FACTS.validate_python(stored)),
     )

@@ -46,7 +46,7 @@ from georesolve.service.store.schema import is_registered, jobs, kept, names, st
 from georesolve.workers.datasets import Dataset
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.logs import subject
-from georesolve.workers.places import Folder, Home, Object, Prefix, file_in
+from georesolve.workers.places import Folder, Home, Object, Prefix
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -194,7 +194,8 @@ class Store(Queries):
 
     def dataset_file(self, id: str) -> Path | Object:
         """Where the file of a dataset lies."""
-        return file_in(self.datasets_place, f"{id}.parquet")
+        place, name = self.datasets_place, f"{id}.parquet"
+        return place.path / name if isinstance(place, Folder) else Object(place, name)
 
     def job_folder(self, id: str) -> Home:
         """Where a job's own files lie."""
