@@ -134,6 +134,11 @@ def invalid_request(errors: Sequence[Any]) -> Problem:
     return InvalidRequest(f"{places[0]['pointer'] or 'the body'}: {places[0]['detail']}", places)
 
 
+def misplaced(pointer: str, detail: str) -> Problem:
+    """The problem of something that stands in the wrong place of a request, or should not."""
+    return InvalidRequest(f"{pointer[:80]}: {detail}", [{"pointer": pointer, "detail": detail}])
+
+
 def step(name: Any) -> str:
     """A name as a step of a JSON pointer (RFC 6901)."""
     return str(name).replace("~", "~0").replace("/", "~1")

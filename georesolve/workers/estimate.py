@@ -60,16 +60,13 @@ class Size(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What a job would take: as `service.resolve.estimate` tells it, and what a worker has."""
+    """What a job would take, as `service.resolve.estimate` tells it."""
 
     rows: int
     chunks: int
     bytes_in: int
     bytes_out: int
     device_memory: int
-    available_memory: int
-    column_memory: int
-    """For one column of the references."""
     devices: int
     seconds: float
     seconds_warm: float
@@ -240,8 +237,6 @@ def estimate(
         bytes_in=observations.size_bytes + references.size_bytes,
         bytes_out=result_bytes(observations, references, options, n_pairs),
         device_memory=memory.search_bytes(device, n_references, n_observations, options.k),
-        available_memory=capacity.available_memory,
-        column_memory=capacity.column_memory,
         devices=capacity.workers,
         seconds=seconds * capacity.pace,
         seconds_cold=(seconds + _FIRST_SECONDS) * capacity.pace,

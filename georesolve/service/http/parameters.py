@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 
 from georesolve.intake.columns import EVERY
 from georesolve.intake.errors import meant
-from georesolve.service.errors import InvalidRequest, Problem, invalid_request, step
+from georesolve.service.errors import InvalidRequest, invalid_request, misplaced, step
 from georesolve.workers.jobs import MatchOptions
 
 _UNKNOWN_SHOWN = 10
@@ -110,16 +110,16 @@ def parameters_of(
     in_form = _by_name((name, text) for name, text in form if text)
 
     for name in in_query.keys() & given.keys():
-        raise _refusal(f"/query/{step(name)}", "the body brings it: leave it out of the query")
+        raise misplaced(f"/query/{step(name)}", "the body brings it: leave it out of the query")
     for name, texts in in_form.items():
         other = in_query.get(name, texts)
         if other != texts:
-            raise _refusal(
+            raise misplaced(
                 f"/query/{step(name)}",
                 f"the query says {_quoted(other)} and the form {_quoted(texts)}: send it once",
             )
         if len(texts) > 1 and name not in LISTS:
-            raise _refusal(f"/{step(name)}", f"given {len(texts)} times: send it once")
+            raise misplaced(f"/{step(name)}", f"given {len(texts)} times: send it once")
     values = {name: _value(name, texts) for name, texts in {**in_query, **in_form}.items()}
     try:
         made = model.model_validate({**values, **given})
@@ -137,7 +137,7 @@ def refuse_query(query: Texts) -> None:
     """Refuse a query beside a JSON body, which has all options."""
     for name, _ in query:
         where = "with a JSON body the options stand in it, beside the sets"
-        raise _refusal(f"/query/{step(name)}", where)
+        raise misplaced(f"/query/{step(name)}", where)
 
 
 def refuse_repeated(request: HTTPConnection) -> None:
@@ -170,7 +170,3 @@ def _value(name: str, texts: list[str]) -> Any:
 
 def _quoted(texts: list[str]) -> str:
     return ", ".join(repr(text[:80]) for text in texts)
-
-
-def _refusal(pointer: str, detail: str) -> Problem:
-    return InvalidRequest(f"{pointer[:80]}: {detail}", [{"pointer": pointer, "detail": detail}])

@@ -138,11 +138,11 @@ async def _estimate(
     room = await pools.disk(service.disk.left) if service.disk.holds_all else on_disk
     rows, most = service.settings.dataset_rows, service.settings.result_bytes
     limits = [
-        ("bytes of memory on a device", found.device_memory, found.available_memory),
+        ("bytes of memory on a device", found.device_memory, capacity.available_memory),
         (
             "bytes of memory in a worker for one column of the references",
             sizes[1].widest_column,
-            found.column_memory,
+            capacity.column_memory,
         ),
         ("bytes of a result", found.bytes_out if options.has_pairs else 0, most),
         ("bytes on the disk, without those that must stay free", on_disk, room),

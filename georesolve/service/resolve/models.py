@@ -344,10 +344,7 @@ class MatchParameters(TableParameters):
         self.question = question
 
     def _refusal(self, name: str, detail: str) -> errors.Problem:
-        pointer = self.pointer(name)
-        return errors.InvalidRequest(
-            f"{pointer}: {detail}", [{"pointer": pointer, "detail": detail}]
-        )
+        return errors.misplaced(self.pointer(name), detail)
 
 
 class JobParameters(MatchParameters):

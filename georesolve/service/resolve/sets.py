@@ -187,10 +187,8 @@ async def _made(
             names += NAMED
         for name in names:
             if getattr(inputs, name) is not None:
-                pointer = inputs.pointer(name)
                 detail = "a dataset keeps what it was registered with: register it so instead"
-                told = {"pointer": pointer, "detail": detail}
-                raise errors.InvalidRequest(f"{pointer}: {detail}", [told])
+                raise errors.misplaced(inputs.pointer(name), detail)
         if is_short and (row := service.library.known(source.dataset)) is not None:
             return row
         return await service.library.used(source.dataset)
