@@ -128,16 +128,16 @@ def backend() -> Backend:
 
 def read_points(points: Dataset, start: int, stop: int) -> tuple[Degrees, Evidence | None]:
     """The coordinates of some rows, and of files that nobody has looked at what these say."""
-    file = points.file
-    if backend().device == "cuda" and isinstance(file, Path):
+    file, own = points.file, backend()
+    if own.device == "cuda" and isinstance(file, Path):
         return _read_cudf(points, file, start, stop), None
-    if backend().device == "cuda" and isinstance(file, SourceFiles):
+    if own.device == "cuda" and isinstance(file, SourceFiles):
         decoded, evidence = _decoded_by_cudf(points, start, stop), Evidence()
         if decoded is not None and evidence.add_valid(*decoded):
             return decoded, evidence
     # Not by cuDF: their bytes are not ours, or there are none.
     table = read_rows(file, start, stop, [points.lat, points.lon])
-    degrees = Degrees(*(backend().to_device(axis.to_numpy()) for axis in table.columns))
+    degrees = Degrees(*(own.to_device(axis.to_numpy()) for axis in table.columns))
     return degrees, file.evidence(table) if isinstance(file, SourceFiles) else None
 
 

@@ -98,8 +98,8 @@ class Nearest:
         lat_deg, lon_deg, first_row, _, narrowed = batch
         valid, n_valid = is_valid(lat_deg, lon_deg), self.job.references.valid_rows
         found = answered(self.answer(batch), valid, n_valid, self.options)
-        on_host = {name: backend().to_kept(column) for name, column in found.items()}
-        chunk = Chunk(first_row, first_row + lat_deg.size)
+        to_host, chunk = backend().to_kept, Chunk(first_row, first_row + lat_deg.size)
+        on_host = {name: to_host(column) for name, column in found.items()}
         return matches(self.options.k, chunk, on_host, narrowed)
 
 
