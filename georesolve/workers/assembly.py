@@ -61,10 +61,7 @@ class Assembly:
             self._synced.append(self._syncing.submit(self._job.place.sync, part.name))
 
     def evidence(self) -> Evidence | None:
-        """What all observations say, once all chunks are there; None where that is known already.
-
-        It raises SourceFailed when they prove not to be degrees.
-        """
+        """What all observations say once all chunks are there, if that is news; SourceFailed."""
         observations = self._job.observations.file
         if not isinstance(observations, SourceFiles):
             return None

@@ -135,10 +135,7 @@ def _load() -> None:
 
 @contextlib.asynccontextmanager
 async def in_event_loop(cluster: Cluster) -> AsyncIterator[Client]:
-    """Open another client of a cluster, for the event loop of the caller: it takes no thread.
-
-    It raises OSError when the scheduler does not answer.
-    """
+    """Another client of a cluster, for the caller's event loop: it takes no thread; OSError."""
     scheduler, security = cluster.client.scheduler, cluster.client.security
     assert scheduler is not None, "an open cluster has a scheduler"
     async with Client(
@@ -148,10 +145,7 @@ async def in_event_loop(cluster: Cluster) -> AsyncIterator[Client]:
 
 
 async def workers_of(client: Client) -> dict[str, str]:
-    """Addresses of the workers that a scheduler has, by name; asked in the caller's event loop.
-
-    It raises OSError when the scheduler does not answer within some seconds.
-    """
+    """Addresses of a scheduler's workers by name, asked in the caller's event loop; OSError."""
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
             assert client.scheduler is not None, "an open cluster has a scheduler"

@@ -333,10 +333,7 @@ def row_groups_of(start: int, stop: int) -> range:
 
 
 def read_rows(file: Content, start: int, stop: int, columns: list[str]) -> pa.Table:
-    """Read some columns of the rows from `start` up to, not including, `stop`.
-
-    Files of their owner may fail: see `SourceFiles.read`.
-    """
+    """Read some columns of the rows from `start` up to, not including, `stop`."""
     if isinstance(file, InMemory | SourceFiles):
         return file.read(start, stop, columns)
     groups = row_groups_of(start, stop)
@@ -349,10 +346,7 @@ def read_rows(file: Content, start: int, stop: int, columns: list[str]) -> pa.Ta
 
 
 def first_rows(dataset: Dataset, most: int) -> Iterator[pa.RecordBatch]:
-    """The first rows with all columns, a few at a time: hardly more than these are decoded.
-
-    There must be some.
-    """
+    """The first rows with all columns, of which there are some, a few at a time."""
     file, rows = dataset.file, min(most, dataset.rows)
     size = max(1, _LOOK_BYTES // max(1, dataset.width(dataset.columns).row))
     if isinstance(file, SourceFiles):

@@ -63,10 +63,7 @@ def pieces(manifest: Manifest) -> list[tuple[Part, int]]:
 
 
 def shown_columns(manifest: Manifest) -> tuple[str, str]:
-    """What a map shows of a result: the column of the rows of its points, and that of numbers.
-
-    These are distances or, of a summary, counts.
-    """
+    """The columns that a map shows of a result: the rows of its points, and distances or counts."""
     with manifest.reading(manifest.parts[0]) as handle:
         names = opened(handle).schema_arrow.names
     return names[0], DISTANCE if DISTANCE in names else "count"

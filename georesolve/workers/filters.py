@@ -243,10 +243,7 @@ class Narrowed(NamedTuple):
 
 
 def check_filters(observations: Dataset, references: Dataset, options: MatchOptions) -> Narrowed:
-    """What none of the observations may match; raises InvalidInput where values cannot be compared.
-
-    Of the files the types of columns are looked at, not their values.
-    """
+    """What none of the observations may match, by the types of columns alone; InvalidInput."""
     asked = options.filters or FilterOptions()
     here = read_rows(observations.file, 0, 0, [*dict.fromkeys(asked.of_observations)])
     there = read_rows(references.file, 0, 0, [*dict.fromkeys(asked.of_references)])

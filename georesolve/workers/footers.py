@@ -65,10 +65,7 @@ class Movable(NamedTuple):
 
 
 class Footer:
-    """The footer in the end of a Parquet file, from byte `start` on, with its row groups.
-
-    Bytes that do not end as a Parquet file does raise ValueError.
-    """
+    """The footer of a Parquet file, from byte `start` on, with its row groups; ValueError."""
 
     def __init__(self, file: bytes | memoryview) -> None:
         stop = len(file) - _TAIL

@@ -118,10 +118,7 @@ class IndexFolder:
     pattern: ClassVar[str] = f"*{_SUFFIX}"
 
     def index(self, sha256: str, build: Callable[[], Index]) -> Index:
-        """The index of a set, from its file if there is one; else it is built, and kept there.
-
-        Of several processes that need it one builds it.
-        """
+        """The index of a set, from its file; else one of several processes builds and keeps it."""
         path = self.path / f"{sha256}{_SUFFIX}"
         index = self._opened(path, sha256)
         if index is not None:
@@ -161,10 +158,7 @@ class IndexFolder:
             yield
 
     def has_room_for(self, size_bytes: int, scratch_bytes: int = 0) -> bool:
-        """Whether so many bytes more may be kept, and some besides until they are written.
-
-        It makes room for them where that is allowed.
-        """
+        """Make room for so many bytes, and more until they are written; False if there is none."""
         if size_bytes > self.most_bytes:
             return False
         files = self._files()

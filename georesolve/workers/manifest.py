@@ -185,10 +185,7 @@ def look_at_manifest(folder: Home) -> Look:
 
 
 def read_manifest(folder: Home) -> Manifest:
-    """The result of the job with this folder, which may be a prefix.
-
-    It raises FileNotFoundError when there is none, and OSError when its manifest is damaged.
-    """
+    """The result of the job with this folder: FileNotFoundError, or OSError if it is damaged."""
     home = own_place(folder)
     with home.asked(MANIFEST_NAME), home.open(MANIFEST_NAME) as file:
         content = file.read()

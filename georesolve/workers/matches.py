@@ -28,10 +28,7 @@ MATCHED, BEYOND, INVALID, NO_REFERENCE, MISSING_VALUE, BEYOND_LIMITS = range(len
 def matches(
     k: int, chunk: Chunk, answer: Mapping[str, np.ndarray], narrowed: "Narrowed | None" = None
 ) -> tuple[pa.Table, dict[str, int]]:
-    """What was found for a chunk as rows of a result, and how many there are of each status.
-
-    The answer has k rows an observation: see `answered`.
-    """
+    """What was found for a chunk (see `answered`) as rows of a result, and their statuses."""
     reference, distance_m, status = (answer[n] for n in ("reference", "distance_m", "status"))
     if narrowed is not None:
         status = narrowed.status(status, k, chunk.start)

@@ -234,10 +234,7 @@ def _refuse_too_long(references: Dataset, name: str) -> None:
 
 
 def resident_column(references: Dataset, name: str) -> ResidentColumn:
-    """A column of a reference set, read from its file on first need.
-
-    It raises CarriedTooLong when it takes more memory than a worker has for one.
-    """
+    """A column of a reference set, read on first need; CarriedTooLong if it is too large."""
     _refuse_too_long(references, name)
     width = references.width([name])
     size = width.total
@@ -255,10 +252,7 @@ def resident_column(references: Dataset, name: str) -> ResidentColumn:
 
 
 def resident_keys(references: Dataset, options: FilterOptions | None) -> Keys | None:
-    """The groups and times of a reference set, by columns that are read on first need.
-
-    It raises CarriedTooLong when one takes more memory than a worker has for one.
-    """
+    """The groups and times of a reference set, read on first need; raises as `resident_column`."""
     if options is None:
         return None
     names = [*dict.fromkeys(options.of_references)]

@@ -72,10 +72,7 @@ def write_rows(where: BinaryIO | pa.NativeFile, table: pa.Table) -> None:
 def opened(
     file: Path | BinaryIO | pa.NativeFile, footer: pq.FileMetaData | None = None
 ) -> pq.ParquetFile:
-    """A result to go through once, batch by batch; a damaged page of it raises OSError.
-
-    Its footer is given if it was parsed before.
-    """
+    """A result to go through once, by a `footer` parsed before; a damaged page raises OSError."""
     # pyarrow by itself keeps what it has read: at the end, all of it.
     return pq.ParquetFile(file, metadata=footer, pre_buffer=False, page_checksum_verification=True)
 

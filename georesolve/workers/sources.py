@@ -168,10 +168,7 @@ class SourceFiles:
         return found
 
     def refuse_implausible(self, evidence: Evidence, start: int = 0) -> None:
-        """Refuse points whose rows, from `start` on, prove not to be degrees.
-
-        They are refused as an upload is: SourceFailed names the file and a row of it.
-        """
+        """Refuse rows from `start` on that prove not to be degrees: SourceFailed names one."""
         names = self.lat, self.lon
         found = None
         if not self.is_trusted:

@@ -63,10 +63,7 @@ class Splice:
         self._movable.append(encoded.group)
 
     def finish(self, schema: pa.Schema, name: str = "") -> tuple[Part, list[Movable]]:
-        """Write the end of the file: what was written, and what footers say of its row groups.
-
-        The schema is that of the rows, with the metadata of the file.
-        """
+        """Write the end of the file, by its schema with its metadata; returns what was written."""
         ending = self._footer.ending(footer_of(schema))
         self._file.write(ending)
         part = Part(name, self._footer.rows, tuple(self._groups), RowGroup.of(ending))

@@ -124,10 +124,7 @@ def unchanged(request: Request, headers: Mapping[str, str]) -> Response | None:
 async def file_response(
     run: Run, file: File, request: Request, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Answer with a file, with ranges of it, or with 304; `run` is what asks for the file.
-
-    Raises FileNotFoundError when it is not there any more.
-    """
+    """Answer with a file that `run` asks for, ranges of it, or 304; FileNotFoundError."""
     tag = {"ETag": f'"{file.etag}"', "Cache-Control": "private, immutable"}
     headers = {**(headers or {}), **tag}
     return unchanged(request, headers) or _Answer(run, file, await run(file.open), headers)

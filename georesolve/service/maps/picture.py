@@ -61,10 +61,7 @@ def empty_tile() -> bytes:
 
 
 def picture(square: Square, scale: Scale, densest: int) -> bytes:
-    """A tile as PNG.
-
-    A pixel with as many observations as the `densest` of its zoom level is opaque.
-    """
+    """A tile as PNG: a pixel with as many observations as the `densest` is opaque."""
     counts = square.matched + square.unmatched
     # NaN sorts behind all; its pixels get their colour below.
     number = np.searchsorted(scale.starts, square.numbers, "right") - 1

@@ -104,10 +104,7 @@ def open_decoders() -> Children:
 def decode_in_child(
     source: Source, target: Path, limits: Limits, children: Children
 ) -> tuple[Dataset, Digest]:
-    """Decode a file to `target`, whose digest is not counted to the end; blocks.
-
-    Raises a problem of the file, NotReady, DecoderFailed.
-    """
+    """Decode a file to `target`; blocks. Raises a problem of the file, NotReady, DecoderFailed."""
     budget = _Budget(source, limits, time.monotonic() + limits.seconds, children)
     try:
         task, most = Decode(source, target), _most_for(source)

@@ -184,10 +184,7 @@ class Ingest:
     def from_arrays(
         self, arrays: dict[str, list[Any]], reading: Reading, pointer: str, by_row: bool = False
     ) -> Ingested:
-        """Make a dataset of columns given as JSON arrays; `pointer` is where they stand.
-
-        `by_row`, where they were made of records.
-        """
+        """A dataset of JSON arrays, made of records or not `by_row`; `pointer` is their place."""
         start = time.perf_counter()
         if len(arrays) > self._limits.columns:
             raise errors.TooLarge(

@@ -67,10 +67,7 @@ T = TypeVar("T")
 
 
 def format_of(delivery: Delivery, headers: Headers) -> Format:
-    """The format of a result: that of `outputs`, or the one that a client likes best.
-
-    In a document that is JSON when the client does not say. Raises NotAcceptable.
-    """
+    """The format of `outputs`, or what a client likes best, JSON in a document; NotAcceptable."""
     if delivery.media_type is not None:
         return wanted_format(Headers({"accept": delivery.media_type}))
     return wanted_format(headers, JSON if delivery.response == "document" else PARQUET)
@@ -213,10 +210,7 @@ class Results:
                 raise _damaged(job)
 
     async def _document(self, job: JobRow, format: Format, request: Request) -> Response:
-        """The result in a document (OGC API - Processes 1.0, 7.11.4), or where it is.
-
-        What is binary or large is a link.
-        """
+        """The result in a document (OGC API - Processes 1.0, 7.11.4), or a link if it is large."""
         if not format.is_text:
             return _reference(job, format, request)
         manifest = await self.store.files(self.manifest_of, job)

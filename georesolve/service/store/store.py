@@ -497,10 +497,7 @@ class Store(Queries):
         self.update_live(id, **values, deaths=deaths)
 
     def finish_job(self, id: str, status: JobStatus, message: str, **outcome: Any) -> JobRow | None:
-        """End a live job with its `problem`, or its `report` and when that `expires`.
-
-        A job ends once, and who comes second is told None.
-        """
+        """End a live job with its `problem`, or a `report` that `expires`; None if it had ended."""
         values = {"status": status, "finished": now(), "message": message, **outcome}
         if status == "successful":
             values["rows_done"] = jobs.c.rows
