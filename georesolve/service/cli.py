@@ -6,7 +6,8 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, get_args
+from pkgutil import resolve_name
+from typing import get_args
 
 from pydantic import ValidationError
 
@@ -60,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = f": is {meant} meant?" if meant else ""
         print(f"georesolve: {name} is no setting and has no effect{hint}", file=sys.stderr)
     run = given.pop("run")
+    # Every worker process imports this module again and needs none of what a command does.
+    run = resolve_name(run) if isinstance(run, str) else run
     own = {name: given.pop(name) for name in given.keys() - Settings.model_fields}
     try:
         settings = Settings.gathered(
@@ -121,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
                 "given", metavar="KEY", help="its name, or its first characters as listed"
             )
         _add_settings(verb, ("data_dir", "database_url"))
-        verb.set_defaults(run=_keys, verb=name)
+        verb.set_defaults(run="georesolve.service.auth.commands:run", verb=name)
     sweep = commands.add_parser(
         "sweep",
         help="tell and remove what a service keeps by itself",
@@ -140,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     backup.add_argument("file", metavar="FILE", help="the tar to write; - for standard output")
     _add_settings(backup, ("data_dir", "database_url", "store"))
-    backup.set_defaults(run=_backup)
+    backup.set_defaults(run="georesolve.service.ops.backup:back_up")
     return parser
 
 
@@ -165,9 +168,6 @@ def _add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None
             parser.add_argument(flag, metavar="VALUE", help=text)
 
 
-# Imported in functions: every worker process imports this module again and needs none of it.
-
-
 def _serve(settings: Settings) -> int:
     # What a start loads stays, and to look through it again and again for garbage takes a quarter
     # of the start. It is looked through once, at the end: see `keep_what_is_loaded`.
@@ -181,12 +181,6 @@ def _serve(settings: Settings) -> int:
     return serve(settings)
 
 
-def _keys(settings: Settings, verb: str, **given: Any) -> int:
-    from georesolve.service.auth import commands
-
-    return commands.run(settings, verb, **given)
-
-
 def _sweep(settings: Settings, *, now: bool, unknown: bool) -> int:
     from georesolve.service.jobs import retention
 
@@ -194,12 +188,6 @@ def _sweep(settings: Settings, *, now: bool, unknown: bool) -> int:
     for name in names:
         print("removed" if unknown else "unknown", name)
     return 0
-
-
-def _backup(settings: Settings, file: str) -> int:
-    from georesolve.service.ops.backup import back_up
-
-    return back_up(settings, file)
 
 
 if __name__ == "__main__":

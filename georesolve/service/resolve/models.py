@@ -12,7 +12,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PlainValidator,
     RootModel,
@@ -91,17 +90,13 @@ class PointRecords(RootModel[Annotated[list[dict[str, _Scalar]], Field(min_lengt
     """An object for each point, all of the same keys; coordinates are numbers."""
 
 
-class _Closed(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class DatasetReference(_Closed):
+class DatasetReference(Parameters):
     """A registered dataset, by its id or its name."""
 
     dataset: str = Field(pattern=f"^{_ID_OR_NAME}")
 
 
-class SourceReference(_Closed):
+class SourceReference(Parameters):
     """A Parquet file, a pattern of them, or a folder, which stay where they are."""
 
     href: _Address
@@ -121,7 +116,7 @@ _Plain = (
 )
 
 
-class QualifiedPointSet(_Closed):
+class QualifiedPointSet(Parameters):
     """A point set in an object, as OGC API - Processes wraps objects that stand for an input."""
 
     value: _Plain
