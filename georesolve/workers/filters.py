@@ -18,13 +18,6 @@ from georesolve.kernels.query import Degrees
 from georesolve.workers.datasets import Dataset, read_rows
 from georesolve.workers.frames import backend_on
 from georesolve.workers.jobs import FilterOptions, MatchOptions
-from georesolve.workers.matches import (
-    BEYOND,
-    BEYOND_LIMITS,
-    INVALID,
-    MISSING_VALUE,
-    NO_REFERENCE,
-)
 from georesolve.workers.refusals import InvalidInput, InvalidOption
 
 MISSING, ELSEWHERE = -1, -2
@@ -206,21 +199,13 @@ class Narrowed(NamedTuple):
         filters = self.filters._replace(group=group)
         return _each(filters, backend_on(index.device).to_device)
 
-    def status(self, status: np.ndarray, k: int, first_row: int) -> np.ndarray:
-        """Statuses of observations from `first_row` on, from those that they have without."""
+    def candidates(self, first_row: int) -> np.ndarray:
+        """How many references each of the observations, from `first_row` on, may match by group."""
         group, keys = self.filters.group, self.keys
-        candidates = np.append(keys.sizes, 0)[np.maximum(group, -1)]
+        candidates: np.ndarray = np.append(keys.sizes, 0)[np.maximum(group, -1)]
         if self.options.exclude_self or self.options.once:
-            own = first_row + np.arange(group.size)
-            candidates = candidates - (keys.group[own] == group)
-        status = status.reshape(-1, k)
-        none = (status == BEYOND) | (status == NO_REFERENCE)
-        # Of int16: see `matches.named`.
-        made = status.astype(np.int16)
-        made[none] = BEYOND if self.filters.time is None else BEYOND_LIMITS
-        made[none & (np.arange(k) >= candidates[:, None])] = NO_REFERENCE
-        made[(group == MISSING)[:, None] & (status != INVALID)] = MISSING_VALUE
-        return made.reshape(-1)
+            candidates = candidates - (keys.group[first_row + np.arange(group.size)] == group)
+        return candidates
 
     def with_apart(self, rows: pa.Table, first_row: int) -> pa.Table:
         """The rows of a result with the time of the reference less that of the observation."""

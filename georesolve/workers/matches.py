@@ -22,7 +22,7 @@ FILTERED = (*STATUSES, "missing_value", "beyond_limits")
 _NAMED = pa.array(STATUSES)
 NEAR = ("near_lat", "near_lon", "bearing_deg")
 """What `near` adds to the rows, behind their distances."""
-MATCHED, BEYOND, INVALID, NO_REFERENCE, MISSING_VALUE, BEYOND_LIMITS = range(len(FILTERED))
+_MATCHED, _BEYOND, _INVALID, _NO_REFERENCE, _MISSING, _BEYOND_LIMITS = range(len(FILTERED))
 
 
 def matches(
@@ -31,11 +31,11 @@ def matches(
     """What was found for a chunk (see `answered`) as rows of a result, and their statuses."""
     reference, distance_m, status = (answer[n] for n in ("reference", "distance_m", "status"))
     if narrowed is not None:
-        status = narrowed.status(status, k, chunk.start)
+        status = filtered(status, narrowed, k, chunk.start)
     # `bincount` would make integers of 64 bits of them first.
     counts = counted(status)
     # A mask that hides nothing would be made into bits, and read again.
-    unmatched = status != MATCHED if counts["matched"] < status.size else None
+    unmatched = status != _MATCHED if counts["matched"] < status.size else None
     of = np.arange(*chunk)
     columns: dict[str, pa.Array] = {"observation": pa.array(of if k == 1 else of.repeat(k))}
     if k > 1:
@@ -62,7 +62,7 @@ def pairs(chunk: Chunk, found: Pairs, status: np.ndarray, how: How) -> pa.Table:
     """
     each, reference, distance_m = np.diff(found.starts), found.reference, found.distance_m
     # Without rows for those that have no pair, all are matched.
-    of_rows, unmatched = np.full(reference.size, MATCHED, status.dtype), None
+    of_rows, unmatched = np.full(reference.size, _MATCHED, status.dtype), None
     if how == "left" and not each.all():
         places, each = found.starts[:-1][each == 0], np.maximum(each, 1)
         reference = np.insert(reference, places, -1)
@@ -83,6 +83,17 @@ def counted(status: np.ndarray) -> dict[str, int]:
     """How many there are of each status, of those that there may be: see `named`."""
     names = FILTERED if status.dtype == np.int16 else STATUSES
     return {name: int(np.count_nonzero(status == i)) for i, name in enumerate(names)}
+
+
+def filtered(status: np.ndarray, narrowed: "Narrowed", k: int, first_row: int) -> np.ndarray:
+    """Statuses by group and in time, of which `named` makes a column, from those without."""
+    status = status.reshape(-1, k)
+    none = (status == _BEYOND) | (status == _NO_REFERENCE)
+    made = status.astype(np.int16)
+    made[none] = _BEYOND if narrowed.filters.time is None else _BEYOND_LIMITS
+    made[none & (np.arange(k) >= narrowed.candidates(first_row)[:, None])] = _NO_REFERENCE
+    made[(narrowed.filters.group == -1)[:, None] & (status != _INVALID)] = _MISSING
+    return made.reshape(-1)
 
 
 def answered(answer: Answer, valid: Array, n_valid: int, options: MatchOptions) -> dict[str, Array]:
@@ -162,6 +173,6 @@ def statuses(reference: Array, valid: Array, n_valid: int, *, exclude_self: bool
     # A rank that has no reference although there are enough of them: they are too far away,
     # which is 1, as a comparison that is true.
     status = (reference < 0).view("int8")
-    status[:, max(0, n_valid - exclude_self) :] *= NO_REFERENCE
-    status[~valid] = INVALID
+    status[:, max(0, n_valid - exclude_self) :] *= _NO_REFERENCE
+    status[~valid] = _INVALID
     return status

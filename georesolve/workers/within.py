@@ -15,7 +15,7 @@ from georesolve.workers.evidence import valid_rows
 from georesolve.workers.filters import Keys, Narrowed
 from georesolve.workers.frames import backend_on
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.matches import counted, named, pairs, statuses
+from georesolve.workers.matches import counted, filtered, named, pairs, statuses
 from georesolve.workers.numbers import distances, summed
 from georesolve.workers.plan import Chunk, cut_by
 from georesolve.workers.refusals import InvalidInput
@@ -130,7 +130,7 @@ class Within:
         best = np.where(each == 0, -1, 0)[:, None]
         status = statuses(best, valid, self.n_valid, exclude_self=own)[:, 0]
         if batch.narrowed is not None:
-            status = batch.narrowed.status(status, 1, batch.first_row)
+            status = filtered(status, batch.narrowed, 1, batch.first_row)
         counts = counted(status)
         if found is not None and self.options.has_pairs:
             # An observation without a pair counts once.
