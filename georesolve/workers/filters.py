@@ -69,23 +69,27 @@ def _values(table: pa.Table, name: str, role: str) -> pa.Array:
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
-def _group_kind(kind: pa.DataType) -> pa.DataType | None:
-    """The type as which values of a kind are compared."""
+def _group_kind(role: str, name: str, kind: pa.DataType) -> pa.DataType:
+    """The type as which values of a column are compared."""
     if kind in (pa.string(), pa.large_string(), pa.string_view()):
         return pa.large_string()
     if pa.types.is_integer(kind):
         return pa.int64()
     if pa.types.is_date(kind):
         return pa.date32()
-    return kind if pa.types.is_boolean(kind) or pa.types.is_null(kind) else None
+    if pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return kind
+    raise _refused(role, name, kind, "by", _GROUPS)
 
 
-def _time_kind(kind: pa.DataType) -> str | None:
+def _time_kind(role: str, name: str, kind: pa.DataType) -> str:
     if pa.types.is_timestamp(kind):
         return "timestamps without a zone" if kind.tz is None else "timestamps with a zone"
     if pa.types.is_date(kind):
         return "dates"
-    return "whole numbers" if pa.types.is_integer(kind) or pa.types.is_null(kind) else None
+    if pa.types.is_integer(kind) or pa.types.is_null(kind):
+        return "whole numbers"
+    raise _refused(role, name, kind, "time", _TIMES)
 
 
 def _refused(role: str, name: str, kind: pa.DataType, option: str, takes: str) -> InvalidInput:
@@ -115,9 +119,7 @@ class _Column(NamedTuple):
 
     def numbers(self, own: pa.Array, role: str, name: str) -> np.ndarray:
         """The numbers of values among those of the references; see `MISSING` and `ELSEWHERE`."""
-        kind = _group_kind(own.type)
-        if kind is None:
-            raise _refused(role, name, own.type, "by", _GROUPS)
+        kind = _group_kind(role, name, own.type)
         if pa.types.is_null(kind) or pa.types.is_null(self.kind):
             return np.where(np.asarray(own.is_null()), MISSING, ELSEWHERE)
         if kind != self.kind:
@@ -244,9 +246,7 @@ class Keys:
         group = np.zeros(references.num_rows, np.int64)
         for name in options.reference_by:
             values = _values(references, name, "references")
-            kind = _group_kind(values.type)
-            if kind is None:
-                raise _refused("references", name, values.type, "by", _GROUPS)
+            kind = _group_kind("references", name, values.type)
             numbers, distinct = _numbered(_cast(values, kind, "references", name))
             both = _both(group, numbers, max(1, len(distinct)))
             group, groups = numbers, None
@@ -260,9 +260,7 @@ class Keys:
         self._time_name = str(options.reference_time)
         if options.reference_time is not None:
             self._time = _values(references, options.reference_time, "references")
-            if _time_kind(self._time.type) is None:
-                kind = self._time.type
-                raise _refused("references", options.reference_time, kind, "time", _TIMES)
+            _time_kind("references", options.reference_time, self._time.type)
             # A reference without a time is of no group.
             group[np.asarray(self._time.is_null())] = MISSING
         self.group = group.astype(np.int32)
@@ -341,9 +339,8 @@ class Keys:
             return Narrowed(Filters(group.astype(np.int32)), "s", self, match)
         name = str(options.observation_time)
         values, theirs = _values(observations, name, "observations"), self._time
-        own_kind, their_kind = _time_kind(values.type), _time_kind(theirs.type)
-        if own_kind is None:
-            raise _refused("observations", name, values.type, "time", _TIMES)
+        own_kind = _time_kind("observations", name, values.type)
+        their_kind = _time_kind("references", self._time_name, theirs.type)
         if own_kind != their_kind and not pa.types.is_null(values.type):
             raise InvalidInput(
                 f"time: the observations have {own_kind} ({values.type}) and the references "
