@@ -172,10 +172,7 @@ class Dataset(Facts):
 
     @property
     def sha256(self) -> str:
-        """Of the file; equal content has an equal one.
-
-        Of files of its owner, of their names and versions.
-        """
+        """Of the file, or of names and versions of its owner's: equal content has an equal one."""
         if self.digest is None:
             assert isinstance(self.file, InMemory), "it has been counted"
             return self.file.sha256

@@ -191,7 +191,10 @@ class Capacity(NamedTuple):
 
 
 async def memory_of_worker(client: Client, device: Device, address: str) -> tuple[int, int, int]:
-    """The last fields of `Capacity`, asked of a worker in the caller's event loop; OSError."""
+    """The last three fields of `Capacity`, asked of a worker in the event loop of the caller.
+
+    Raises OSError when it does not answer within some seconds.
+    """
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
             answers = await client.run(_own_memory, device, workers=[address])

@@ -196,10 +196,7 @@ class _Scratch:
         self._lock = threading.Lock()
 
     def add(self, *columns: np.ndarray) -> tuple[int, int]:
-        """Write columns of 8 bytes a value, one behind the other, as many threads may at once.
-
-        Returns the number of their file, and how many values stand before them.
-        """
+        """Write columns one behind the other; returns the number of their file, and their begin."""
         with self._lock:
             number, self._turn = self._turn, (self._turn + 1) % len(self._files)
             start = end = self._ends[number]

@@ -56,10 +56,7 @@ def _found(
 
 
 def pairs(chunk: Chunk, found: Pairs, status: np.ndarray, how: How) -> pa.Table:
-    """The pairs of a chunk as rows of a result.
-
-    An observation without a pair has a row of its own, with its status, unless it is inner.
-    """
+    """The pairs of a chunk as rows; an observation without one has its own, unless it is inner."""
     each, reference, distance_m = np.diff(found.starts), found.reference, found.distance_m
     # Without rows for those that have no pair, all are matched.
     of_rows, unmatched = np.full(reference.size, _MATCHED, status.dtype), None

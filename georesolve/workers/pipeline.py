@@ -300,10 +300,7 @@ class _Stragglers:
         self._since = time.monotonic()
 
     def among(self, running: Iterable[Run]) -> list[Run]:
-        """Those that are late, and have no copy.
-
-        None is before one of their fellows has finished, and shown how long one takes.
-        """
+        """Those that are late, and have no copy, once one of their fellows has finished."""
         patience = _PATIENCE_SECONDS + _TIMES_LONGER * self._longest_seconds
         if not self._longest_seconds or time.monotonic() - self._since < patience:
             return []

@@ -236,10 +236,7 @@ class Prefix(NamedTuple):
 
     @contextmanager
     def asked(self, name: str = "") -> Iterator[None]:
-        """Let errors of the store of the service be `StoreFailed`, and those of others as they are.
-
-        What is not there is no error of the store.
-        """
+        """Let errors of the service's store be `StoreFailed`, but for what is not there."""
         try:
             with asked():
                 yield

@@ -109,10 +109,7 @@ def _quality(format: Format, ranges: list[str]) -> float:
 
 
 def unchanged(request: Request, headers: Mapping[str, str]) -> Response | None:
-    """304 if the client has an answer already, which has these headers, the `ETag` among them.
-
-    A tag that a proxy has made weak is the same one.
-    """
+    """304 if the client has an answer with these headers, be its `ETag` made weak by a proxy."""
     etag = headers["ETag"]
     known = {tag.strip() for tag in request.headers.get("if-none-match", "").split(",")}
     # For other methods it means something else, which no client of theirs can want.

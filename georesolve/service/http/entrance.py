@@ -116,10 +116,7 @@ class Entrance:
 
 
 def _put_below(root: str, scope: Scope) -> None:
-    """Put a request below the path of a proxy, whether or not that has taken it off.
-
-    Links and redirects then carry it, and routes do not know it.
-    """
+    """Put a request below the path of a proxy, which links then carry and routes do not know."""
     path = scope["path"]
     if not path.startswith(f"{root}/"):
         path = f"{root}/" if path == root else root + path
