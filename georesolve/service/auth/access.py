@@ -196,7 +196,8 @@ def own(name: str) -> Any:
     """The same, as the owner sees it whose key the request has."""
 
     async def found(request: Request) -> Any:
-        return getattr(request.app.state, name).of(request.state.store)
+        service = request.app.state.service.of(request.state.store)
+        return service if name == "service" else getattr(service, name)
 
     return Depends(found)
 

@@ -184,6 +184,7 @@ class Service:
         """The same with the store as one owner sees it."""
         whose = store.owner, store.sees_all
         if whose not in self.views:
-            library, results = self.library.of(store), self.results.of(store)
+            library = self.library.of(store)
+            results = replace(self.results, store=store, library=library)
             self.views[whose] = replace(self, store=store, library=library, results=results)
         return self.views[whose]

@@ -10,7 +10,7 @@ import io
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Annotated, Any, BinaryIO, TypeVar
 
@@ -86,10 +86,6 @@ class Results:
     checks: Checks
     inline_bytes: int
     """So large a result may stand in a document."""
-
-    def of(self, store: Store) -> "Results":
-        """The same with the store as one owner sees it."""
-        return replace(self, store=store, library=self.library.of(store))
 
     async def response(self, job: JobRow, request: Request) -> Response:
         """The result of a job, in the way that its client wished to have it."""
