@@ -93,6 +93,7 @@ MAX_ROWS = 2**31 - 1
 """Rows of references, and of observations, that one search takes: they are sorted as 32 bits."""
 
 INFINITY: Any = np.float32(math.inf)
+NAN: Any = np.float32(math.nan)
 ZERO: Any = np.float32(0.0)
 HALF = np.float32(0.5)
 NEVER = 0x7F800000

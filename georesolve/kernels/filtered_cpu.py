@@ -10,6 +10,7 @@ found narrows its window, as it narrows the distance otherwise.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -592,13 +593,8 @@ def _forest(index: FilteredIndex, filters: Filters) -> Forest:
     widest = np.zeros(threads, np.uint64)
     in_threads(_find_widest, threads, *filters[:3], index.span or (0, 0), widest)
     width = int(widest.max()) - 1
-    made = index.reaching
-    if made is None or width > made[0] or 0 < 2 * width + 2 < made[0]:
-        # Parts of a job may ask for wider windows again and again.
-        width = width if made is None else 2 * width
-        made = width, grow(index.vectors, index.group, index.time, index.n_groups, 1.0, width)
-        index.reaching = made
-    return cast("Forest", made[1])
+    references = index.vectors, index.group, index.time, index.n_groups, 1.0
+    return cast("Forest", index.trees_for(width, partial(grow, *references)))
 
 
 def search(

@@ -1,18 +1,21 @@
-"""Observations that match references of their group and time alone, on a GPU: `search` and `pairs`.
+"""References of a group and of a time, on a GPU: their trees, and what is searched in them.
 
-References are sorted by group and time before they are by the curve, in one tree of boxes. Beside
-each box stand the least and the greatest group and time in it. A warp walks for one observation: it
-leaves out boxes that are too far away, as in `kernels.walk_cuda`, or that hold nothing of its group
-and window. Of a leaf each lane compares one reference. Warps that follow each other have
-observations of one group that are neighbours, so they read the same boxes.
+References are sorted by group before they are by the curve, in one tree of boxes. Beside each box
+stand the least and the greatest group in it, by which walks of `kernels.walk_cuda` and
+`kernels.within_cuda` leave boxes out (`kernels.filters_cuda`). For windows of time, parts of the
+time of a group take the place of groups. A part has copies of what is half a window before and
+after its time: then all that a window meets is in the part of its middle. Observations are sorted
+likewise, so that those of a warp are of one part.
 
-No walk gives up: where all references are about equally far, it compares an observation with each
-of its group.
+By time apart the tree is one by time, and a warp walks for one observation; of a leaf each lane
+compares one reference. So it does by brute force, with all of them.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numba import cuda, float32, float64, int32, int64, uint32, uint64
@@ -23,6 +26,7 @@ from georesolve.kernels.boxes_cuda import (
     MAX_ROWS,
     NEVER,
     WARPS,
+    Tree,
     check_rows,
     grow,
     offset,
@@ -31,33 +35,54 @@ from georesolve.kernels.boxes_cuda import (
     root,
     slack_around,
 )
-from georesolve.kernels.descent_cuda import FromOrigin, gap_to, next_leaf
+from georesolve.kernels.coordinates_cuda import unit_vectors
+from georesolve.kernels.descent_cuda import FromOrigin, next_leaf
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.filters import FilteredIndex, Filters
-from georesolve.kernels.launch_cuda import blocks_for, launch
+from georesolve.kernels.filters_cuda import (
+    EVERYTHING,
+    LATEST,
+    Filtering,
+    InPart,
+    InTime,
+    OfGroup,
+    asked_by,
+    is_wanted,
+    matches,
+    may_match,
+    narrowed,
+    sieved,
+    wanted_by,
+)
+from georesolve.kernels.index import ReferenceIndex
+from georesolve.kernels.launch_cuda import blocks_for, launch, stride
 from georesolve.kernels.order_cuda import extent, order, sort
 from georesolve.kernels.query import MAX_K, Degrees, Found, Pairs, Query, Within
 from georesolve.kernels.sizes_cuda import WARP, level_sizes
 from georesolve.kernels.tree_cuda import SAMPLE
-from georesolve.kernels.warp_cuda import ballot, first_lane, implements, without_first
-from georesolve.kernels.within_cuda import in_order, lanes_before
+from georesolve.kernels.walk_cuda import launch_walk
+from georesolve.kernels.warp_cuda import ballot, first_lane, without_first
+from georesolve.kernels.ways import walk
+from georesolve.kernels.within_cuda import count_seen, pairs_seen
 
 if TYPE_CHECKING:
     import cupy as cp
 
 __all__ = ["MAX_ROWS", "build", "count", "pairs", "search"]
 
-_LATEST = (1 << 63) - 1
-_EARLIEST = -(1 << 63)
+_MOST_CODES = (1 << 31) - 1
 _PARTS = 128
-"""Parts of all time by which references and observations are sorted, unless a search says more."""
+"""Parts of all time by which observations are sorted that are ranked by time apart."""
+_NARROW = 8
+"""Windows that are by so many times narrower than others are searched in trees of their own."""
 
 
 class Forest(NamedTuple):
     """A tree of boxes as `boxes_cuda.Tree`, and the groups and times of what stands in it.
 
-    `codes` and `times` are those of each of its points, `groups` and `spans` (2, n_boxes) the least
-    and the greatest of each box; times and spans are of no points where they do not matter.
+    `codes` and `times` are of each of its points, `groups` and `spans` (2, n_boxes) the least and
+    the greatest of each box; times and spans are of no points where they do not matter. In parts of
+    time codes are those of parts: `n_parts` a group, each of a `length` in units of 2^`shift`.
     """
 
     points: cp.ndarray
@@ -66,34 +91,12 @@ class Forest(NamedTuple):
     starts: cp.ndarray
     box: cp.ndarray
     codes: cp.ndarray
-    times: cp.ndarray
     groups: cp.ndarray
+    times: cp.ndarray
     spans: cp.ndarray
-    edges: cp.ndarray
-    """Times at which the parts begin by which observations are sorted."""
-
-
-class Sieved(NamedTuple):
-    """A view to which boxes without anything of a group and window are beyond all."""
-
-    view: Any
-    groups: Any
-    spans: Any
-    group: int
-    least: int
-    greatest: int
-
-
-@implements(gap_to, Sieved)
-def _(view, points, boxes, i, box, level):  # type: ignore[no-untyped-def]
-    gap = gap_to(view.view, points, boxes, i, box, level)
-    if view.groups[0, i] > view.group or view.groups[1, i] < view.group:
-        gap = int32(NEVER)
-    if view.spans.shape[1] > 0 and (
-        view.spans[0, i] > view.greatest or view.spans[1, i] < view.least
-    ):
-        gap = int32(NEVER)
-    return gap
+    n_parts: int = 1
+    length: int = 1
+    shift: int = 0
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -128,188 +131,111 @@ def _apart(time, other):  # type: ignore[no-untyped-def]
     """How far two times are apart; beyond 64 bits the greatest that there is."""
     # Without a sign: of numbers with one, compilers take it that they never overflow.
     apart = uint64(max(time, other)) - uint64(min(time, other))
-    return int64(min(apart, uint64(_LATEST)))
+    return int64(min(apart, uint64(LATEST)))
 
 
-@cuda.jit(cache=True)
-def search_ranked(  # type: ignore[no-untyped-def]
-    points, corners, boxes, starts, box, codes, times, groups, spans, observations, order, group,
-    windows, by_time, farthest2, brute, k, exclude_self, first_row, reference, key_of,
-):  # fmt: skip
-    """Find the first k references of each observation, a warp an observation.
+@cache
+def rank(by_time: bool) -> Any:
+    """The kernel that finds what is first by distance, or by time apart and then by distance."""
 
-    Grid ``(blocks,)``, block ``(32, warps)``. Arrays are those of `Forest`; unit vectors (n, 4);
-    `windows` (4, n), or (4, 0), are of each observation the least and the greatest time, one that
-    does not count, and its own.
-    """
-    pending = cuda.shared.array((WARPS, LEVELS, WARP), int32)
-    all_aparts = cuda.shared.array((WARPS, MAX_K), int64)
-    all_chords = cuda.shared.array((WARPS, MAX_K), float64)
-    all_rows = cuda.shared.array((WARPS, MAX_K), float64)
-    lane = uint32(cuda.threadIdx.x)
-    warp = cuda.threadIdx.y
-    position = int64(cuda.blockIdx.x) * WARPS + warp
-    if position >= order.size:
-        return
-    own = order[position]
-    own_group = group[own]
-    if own_group < 0:
-        return
-    aparts, chords, rows = all_aparts[warp], all_chords[warp], all_rows[warp]
-    for half in range(2):
-        aparts[lane + half * WARP] = _LATEST
-        chords[lane + half * WARP] = math.inf
-        rows[lane + half * WARP] = -1.0
-    cuda.syncwarp()
-    x, y, z = observations[own, 0], observations[own, 1], observations[own, 2]
-    origin_x, origin_y, origin_z, radius = origin(box)
-    near_x, near_y, near_z = offset(x, y, z, origin_x, origin_y, origin_z)
-    if near_x != near_x:
-        return
-    view = FromOrigin(near_x, near_y, near_z, slack_around(near_x, near_y, near_z, radius))
-    timed = windows.shape[1] > 0
-    least, greatest, left_out, now = int64(_EARLIEST), int64(_LATEST), int64(0), int64(0)
-    if timed:
-        least, greatest = windows[0, own], windows[1, own]
-        left_out, now = windows[2, own], windows[3, own]
-    left_out_row = float64(-2.0)
-    if exclude_self:
-        left_out_row = float64(first_row + own)
-    most2 = farthest2[0]
-    reach = reach_of(root(float32(most2)), view.slack)
-    worst_apart, worst2, worst_row = int64(_LATEST), math.inf, -1.0
-    top = int32(starts.size - 1)
-    level = top
-    node = uint32(0)
-    leaf = uint32(0)
-    opened = int32(0)
-    while True:
-        if brute:
-            leaf = uint32(opened)
-            if int64(leaf) * WARP >= points.shape[0]:
-                break
-        else:
-            level, node, leaf = next_leaf(
-                Sieved(view, groups, spans, own_group, least, greatest), points, boxes, starts,
-                pending[warp], level, node, libdevice.float_as_int(reach * reach), opened,
-                int32(NEVER), True,
-            )  # fmt: skip
-            if level > top:
-                break
-        opened = int32(opened + 1)
-        i = uint64(uint32(leaf * uint32(WARP) + lane))
-        row = points[i, 3]
-        chord2 = squared_chord(x, y, z, points[i, 0], points[i, 1], points[i, 2])
-        apart = int64(0)
-        able = codes[i] == own_group and chord2 <= most2 and row != left_out_row
-        if timed:
-            time = times[i]
-            able = able and least <= time and time <= greatest and time != left_out
-            if by_time:
-                apart = _apart(time, now)
-        candidates = ballot(
-            able and _comes_before(apart, chord2, row, worst_apart, worst2, worst_row)
-        )
-        if candidates == uint32(0):
-            continue
-        while candidates != uint32(0):
-            j = first_lane(candidates)
-            _insert(
-                aparts, chords, rows, cuda.shfl_sync(0xFFFFFFFF, apart, j),
-                cuda.shfl_sync(0xFFFFFFFF, chord2, j), cuda.shfl_sync(0xFFFFFFFF, row, j),
-            )  # fmt: skip
-            worst_apart, worst2, worst_row = aparts[k - 1], chords[k - 1], rows[k - 1]
-            comes = ballot(_comes_before(apart, chord2, row, worst_apart, worst2, worst_row))
-            candidates = uint32(without_first(candidates) & comes)
-        if by_time:
-            # Saturated: time apart may be all that 64 bits hold, and is then not narrowed.
-            is_told = worst_apart < int64(_LATEST)
-            if is_told and now >= int64(_EARLIEST) + worst_apart:
-                least = max(least, int64(now - worst_apart))
-            if is_told and now <= int64(_LATEST) - worst_apart:
-                greatest = min(greatest, int64(now + worst_apart))
-        elif worst2 < math.inf:
-            reach = min(reach, reach_of(root(float32(worst2)), view.slack))
-    for half in range(2):
-        place = lane + half * WARP
-        if place < k and chords[place] < math.inf:
-            reference[own, place] = int64(rows[place])
-            key_of[own, place] = chords[place]
+    @cuda.jit(cache=True)
+    def rank_references(  # type: ignore[no-untyped-def]
+        points, boxes, starts, box, observations, rows, time, brute, k, exclude_self, first_row,
+        reference, chord2_of, filters,
+    ):  # fmt: skip
+        """Find the first k references of each observation, a warp an observation.
 
-
-@cuda.jit(cache=True)
-def search_matching(  # type: ignore[no-untyped-def]
-    points, corners, boxes, starts, box, codes, times, groups, spans, observations, order, group,
-    windows, brute, bounds, exclude_self, once, first_row, at, reference, chord2_of,
-):  # fmt: skip
-    """Count what is within a distance of each observation, or write it; see `search_ranked`.
-
-    `at` becomes the counts, or says where the pairs of each observation begin.
-    """
-    pending = cuda.shared.array((WARPS, LEVELS, WARP), int32)
-    lane = uint32(cuda.threadIdx.x)
-    warp = cuda.threadIdx.y
-    position = int64(cuda.blockIdx.x) * WARPS + warp
-    if position >= order.size:
-        return
-    own = order[position]
-    own_group = group[own]
-    if own_group < 0:
-        return
-    x, y, z = observations[own, 0], observations[own, 1], observations[own, 2]
-    origin_x, origin_y, origin_z, radius = origin(box)
-    near_x, near_y, near_z = offset(x, y, z, origin_x, origin_y, origin_z)
-    if near_x != near_x:
-        return
-    view = FromOrigin(near_x, near_y, near_z, slack_around(near_x, near_y, near_z, radius))
-    timed = windows.shape[1] > 0
-    least, greatest, left_out = int64(_EARLIEST), int64(_LATEST), int64(0)
-    if timed:
-        least, greatest, left_out = windows[0, own], windows[1, own], windows[2, own]
-    fills = chord2_of.size > 0
-    own_row = float64(first_row + own)
-    most2 = bounds[own if bounds.size > 1 else 0]
-    reach = reach_of(root(float32(most2)), view.slack)
-    begin = at[own] if fills else int64(0)
-    kept = int64(0)
-    top = int32(starts.size - 1)
-    level = top
-    node = uint32(0)
-    leaf = uint32(0)
-    opened = int32(0)
-    while True:
-        if brute:
-            leaf = uint32(opened)
-            if int64(leaf) * WARP >= points.shape[0]:
-                break
-        else:
-            level, node, leaf = next_leaf(
-                Sieved(view, groups, spans, own_group, least, greatest), points, boxes, starts,
-                pending[warp], level, node, libdevice.float_as_int(reach * reach), opened,
-                int32(NEVER), False,
-            )  # fmt: skip
-            if level > top:
-                break
-        opened = int32(opened + 1)
-        i = uint64(uint32(leaf * uint32(WARP) + lane))
-        row = points[i, 3]
-        chord2 = squared_chord(x, y, z, points[i, 0], points[i, 1], points[i, 2])
-        able = codes[i] == own_group and chord2 <= most2
+        Grid ``(blocks,)``, block ``(32, warps)``. Arrays are those of `Forest` and of the filters;
+        unit vectors (n, 4); `time` is that of each observation, by which time apart counts.
+        """
+        pending = cuda.shared.array((WARPS, LEVELS, WARP), int32)
+        all_aparts = cuda.shared.array((WARPS, MAX_K), int64)
+        all_chords = cuda.shared.array((WARPS, MAX_K), float64)
+        all_rows = cuda.shared.array((WARPS, MAX_K), float64)
+        lane = uint32(cuda.threadIdx.x)
+        warp = cuda.threadIdx.y
+        position = int64(cuda.blockIdx.x) * WARPS + warp
+        if position >= rows.size:
+            return
+        own = rows[position]
+        asked = asked_by(filters, own)
+        wanted = wanted_by(filters, asked, uint32(0))
+        if not may_match(filters, asked):
+            return
+        aparts, chords, found = all_aparts[warp], all_chords[warp], all_rows[warp]
+        for half in range(2):
+            aparts[lane + half * WARP] = LATEST
+            chords[lane + half * WARP] = math.inf
+            found[lane + half * WARP] = -1.0
+        cuda.syncwarp()
+        x, y, z = observations[own, 0], observations[own, 1], observations[own, 2]
+        origin_x, origin_y, origin_z, radius = origin(box)
+        near_x, near_y, near_z = offset(x, y, z, origin_x, origin_y, origin_z)
+        if near_x != near_x:
+            return
+        view = FromOrigin(near_x, near_y, near_z, slack_around(near_x, near_y, near_z, radius))
+        left_out_row = float64(-2.0)
         if exclude_self:
-            able = able and row != own_row
-        if once:
-            able = able and row > own_row
-        if timed:
-            time = times[i]
-            able = able and least <= time and time <= greatest and time != left_out
-        bits = ballot(able)
-        if fills and able:
-            place = begin + kept + int64(lanes_before(bits))
-            reference[place] = int32(row)
-            chord2_of[place] = chord2
-        kept += int64(cuda.popc(bits))
-    if not fills and lane == 0:
-        at[own] = kept
+            left_out_row = float64(first_row + own)
+        most2 = filters.most2[0]
+        reach = reach_of(root(float32(most2)), view.slack)
+        worst_apart, worst2, worst_row = int64(LATEST), math.inf, -1.0
+        top = int32(starts.size - 1)
+        level = top
+        node = uint32(0)
+        leaf = uint32(0)
+        opened = int32(0)
+        while True:
+            if brute:
+                leaf = uint32(opened)
+                if int64(leaf) * WARP >= points.shape[0]:
+                    break
+            else:
+                level, node, leaf = next_leaf(
+                    sieved(filters, view, wanted), points, boxes, starts, pending[warp], level,
+                    node, libdevice.float_as_int(reach * reach), opened, int32(NEVER), True,
+                )  # fmt: skip
+                if level > top:
+                    break
+            opened = int32(opened + 1)
+            i = uint64(uint32(leaf * uint32(WARP) + lane))
+            row = points[i, 3]
+            chord2 = squared_chord(x, y, z, points[i, 0], points[i, 1], points[i, 2])
+            able = (
+                chord2 <= most2
+                and row != left_out_row
+                and is_wanted(filters, wanted, i)
+                and matches(filters, asked, i)
+            )
+            apart = int64(0)
+            if by_time:
+                apart = _apart(filters.times[i], time[own])
+            candidates = ballot(
+                able and _comes_before(apart, chord2, row, worst_apart, worst2, worst_row)
+            )
+            if candidates == uint32(0):
+                continue
+            while candidates != uint32(0):
+                j = first_lane(candidates)
+                _insert(
+                    aparts, chords, found, cuda.shfl_sync(0xFFFFFFFF, apart, j),
+                    cuda.shfl_sync(0xFFFFFFFF, chord2, j), cuda.shfl_sync(0xFFFFFFFF, row, j),
+                )  # fmt: skip
+                worst_apart, worst2, worst_row = aparts[k - 1], chords[k - 1], found[k - 1]
+                comes = ballot(_comes_before(apart, chord2, row, worst_apart, worst2, worst_row))
+                candidates = uint32(without_first(candidates) & comes)
+            if by_time:
+                asked = narrowed(filters, asked, time[own], worst_apart)
+                wanted = wanted_by(filters, asked, uint32(0))
+            elif worst2 < math.inf:
+                reach = min(reach, reach_of(root(float32(worst2)), view.slack))
+        for half in range(2):
+            place = lane + half * WARP
+            if place < k and chords[place] < math.inf:
+                reference[own, place] = int64(found[place])
+                chord2_of[own, place] = chords[place]
+
+    return rank_references
 
 
 def _bounds(values: Any, sizes: list[int], xp: Any) -> Any:
@@ -327,6 +253,36 @@ def _bounds(values: Any, sizes: list[int], xp: Any) -> Any:
     return xp.stack(levels)
 
 
+@cuda.jit(cache=True)
+def find_parts(  # type: ignore[no-untyped-def]
+    group, least, greatest, earliest, latest, n_parts, length, shift, parts
+):
+    """Write the part of the time of its group that each window's middle is in; -1 for none."""
+    for i in range(cuda.grid(1), parts.size, cuda.gridsize(1)):
+        first, last = max(least[i], earliest), min(greatest[i], latest)
+        part = int64(-1)
+        if group[i] >= 0 and first <= last:
+            begin = earliest >> shift
+            first, last = (first >> shift) - begin, (last >> shift) - begin
+            part = group[i] * n_parts + (first + ((last - first) >> 1)) // length
+        parts[i] = int32(part)
+
+
+@cuda.jit(cache=True)
+def find_widths(group, least, greatest, earliest, latest, widths):  # type: ignore[no-untyped-def]
+    """Write how wide each window is that references may be in, of all others -1.
+
+    No more than there is from the earliest to the latest, or than 63 bits hold.
+    """
+    span = min(uint64(latest) - uint64(earliest), uint64(LATEST))
+    for i in range(cuda.grid(1), widths.size, cuda.gridsize(1)):
+        first, last = least[i], greatest[i]
+        width = int64(-1)
+        if group[i] >= 0 and first <= last and first <= latest and earliest <= last:
+            width = int64(min(uint64(last) - uint64(first), span))
+        widths[i] = width
+
+
 def build(
     lat_deg: cp.ndarray,
     lon_deg: cp.ndarray,
@@ -334,58 +290,175 @@ def build(
     time: cp.ndarray,
     n_groups: int,
     share: float,
-) -> tuple[cp.ndarray, Forest]:
+) -> tuple[cp.ndarray, Any]:
     """Unit vectors of references, and their tree; it leaves out those of a group below 0.
 
-    `time` is empty where it does not matter; else they are sorted by such a `share` of all time.
+    `time` is empty where it does not matter; else they are sorted by such a `share` of all time,
+    when the tree is first asked for.
     """
     import cupy as cp
 
     check_rows("references", lat_deg.size)
     references = Degrees(lat_deg, lon_deg)
-    vectors = cp.empty((3, lat_deg.size))
-    box = extent(references)
-    rows, by_row, _ = order(references, box, by_axis=vectors)
-    rows = rows[(group[rows] >= 0) & ~cp.isnan(by_row[rows, 0])]
-    part, edges = group[rows].astype(cp.int64), cp.empty(0, cp.int64)
-    if time.size:
+    vectors = unit_vectors(*references)
+    rows = ((group >= 0) & ~cp.isnan(vectors[0])).nonzero()[0]
+    if not time.size:
+        return vectors, _grown(references, rows, group[rows], group[rows], time)
+
+    def by_time() -> Forest:
         n_parts = max(1, min(round(1 / max(share, 2.0**-20)), rows.size // WARP**2))
         edges = cp.sort(time[rows])[:: max(1, rows.size // n_parts)]
-        part = part * (edges.size + 1) + cp.searchsorted(edges, time[rows], side="right")
-    rows = rows[sort(part)]
+        part = cp.searchsorted(edges, time[rows], side="right")
+        part = group[rows].astype(cp.int64) * (edges.size + 1) + part
+        return _grown(references, rows, part, group[rows], time)
+
+    return vectors, by_time
+
+
+def _grown(
+    references: Degrees, rows: cp.ndarray, part: cp.ndarray, codes: cp.ndarray, time: cp.ndarray
+) -> Forest:
+    """The trees of references, of which rows may be there twice, sorted by parts first."""
+    import cupy as cp
+
+    box = extent(references)
+    by_curve, by_row, _ = order(references, box)
+    place = cp.empty(by_curve.size, cp.int64)
+    place[by_curve] = cp.arange(by_curve.size)
+    # Sorts are stable.
+    there = sort(place[rows])
+    there = there[sort(part[there])]
+    rows, codes = rows[there], codes[there].astype(cp.int32)
     tree = grow(rows, by_row, cp.zeros(rows.size, cp.uint32), box)
-    sizes = level_sizes(rows.size)
-    n_points = len(tree.points)
-    codes, times = cp.full(n_points, -1, cp.int32), cp.zeros(n_points * (time.size > 0), cp.int64)
-    codes[: rows.size] = group[rows]
-    groups, spans = _bounds(group[rows], sizes, cp), cp.empty((2, 0), cp.int64)
+    sizes, n_points = level_sizes(rows.size), len(tree.points)
+    standing = cp.full(n_points, -1, cp.int32)
+    standing[: rows.size] = codes
+    times, spans = cp.zeros(n_points * (time.size > 0), cp.int64), cp.empty((2, 0), cp.int64)
     if time.size:
         times[: rows.size] = time[rows]
         spans = _bounds(time[rows], sizes, cp)
-    return vectors, Forest(*tree[:5], codes, times, groups, spans, edges)
+    return Forest(*tree[:5], standing, _bounds(codes, sizes, cp), times, spans)
 
 
-def _observed(
-    index: FilteredIndex, observations: Degrees, filters: Filters
-) -> tuple[tuple[Any, ...], int]:
-    """What both kernels take of the index and of the observations, and how many these are."""
+def _reaching(index: FilteredIndex, width: int) -> Forest:
+    """The forest in parts that have all that windows up to so wide meet, by their middles."""
     import cupy as cp
 
-    *forest, edges = index.tree
-    n = observations.lat_deg.size
-    check_rows("observations", n)
-    rows, vectors, _ = order(observations, extent(observations, SAMPLE))
-    part, windows = filters.group[rows].astype(cp.int64), cp.empty((4, 0), cp.int64)
-    if index.time.size:
-        own = filters.time
-        # No reference has the time before all others.
-        left_out = own if filters.skips_own_time else cp.full_like(own, _EARLIEST)
-        windows = cp.stack([filters.least, filters.greatest, left_out, own])
-        middle = windows[3] if filters.by_time else (windows[0] >> 1) + (windows[1] >> 1)
-        part = part * (edges.size + 1) + cp.searchsorted(edges, middle[rows], side="right")
-    rows = rows[sort(part)]
-    group = cp.ascontiguousarray(filters.group)
-    return (*forest, vectors, rows, group, cp.ascontiguousarray(windows)), n
+    assert index.span is not None, "there are references"
+    earliest, latest = index.span
+    rows = ((index.group >= 0) & ~cp.isnan(index.vectors[0])).nonzero()[0]
+    # Numbers of 64 bits with a sign hold all that follows.
+    shift = max(0, (latest - earliest).bit_length() - 61)
+    begin = earliest >> shift
+    span = (latest >> shift) - begin
+    width = latest - earliest if width >= LATEST else min(width, latest - earliest)
+    margin = ((width >> shift) + 1) // 2 + 2 * (shift > 0)
+    most = min(_MOST_CODES // index.n_groups, max(1, rows.size))
+    length = max(1, 2 * margin, span // most + 1)
+    n_parts = span // length + 1
+    offset = (index.time[rows] >> shift) - begin
+    first = cp.maximum(offset - margin, 0) // length
+    last = cp.minimum(offset + margin, span) // length
+    twice = (last > first).nonzero()[0]
+    group = index.group[rows].astype(cp.int64) * n_parts
+    codes = cp.concatenate([group + first, (group + last)[twice]])
+    rows = cp.concatenate([rows, rows[twice]])
+    forest = _grown(index.degrees, rows, codes, codes, index.time)
+    return forest._replace(
+        spans=cp.empty((2, 0), cp.int64), n_parts=n_parts, length=length, shift=shift
+    )
+
+
+def _codes(
+    index: FilteredIndex, filters: Filters, least: cp.ndarray, greatest: cp.ndarray, *parts: int
+) -> cp.ndarray:
+    """The parts of windows, of which there are so many a group, so long in units of 2^shift."""
+    import cupy as cp
+
+    codes = cp.empty(filters.group.size, cp.int32)
+    asked = map(cp.ascontiguousarray, (filters.group, least, greatest))
+    stride(find_parts, codes.size, *asked, *(index.span or (0, 0)), *parts, codes)
+    return codes
+
+
+def _filtering(
+    index: FilteredIndex, filters: Filters, chord2: float,
+    codes: cp.ndarray, groups: cp.ndarray, times: cp.ndarray,
+) -> OfGroup | InPart:  # fmt: skip
+    """What kernels filter by, with codes and times of what stands in a tree, or by row."""
+    import cupy as cp
+
+    asked = codes, groups, cp.ascontiguousarray(filters.group), cp.array([min(chord2, 5.0)])
+    if not index.time.size:
+        return OfGroup(*asked)
+    left_out = filters.time if filters.skips_own_time else cp.empty(0, cp.int64)
+    windows = map(cp.ascontiguousarray, (filters.least, filters.greatest, left_out))
+    return InPart(*asked, times, *windows)
+
+
+class Taken(NamedTuple):
+    """What a walk takes: rows of observations, sorted, unit vectors by row, the tree, filters."""
+
+    rows: cp.ndarray
+    vectors: cp.ndarray
+    plain: ReferenceIndex
+    filtering: OfGroup | InPart
+
+
+def _taken(
+    index: FilteredIndex, observations: Degrees, filters: Filters, chord2: float, width: int
+) -> Taken:
+    """What walks take for windows up to so wide; references are no farther than a squared chord."""
+    group = filters.group
+    if not index.time.size:
+        forest = index.tree
+    else:
+        forest = index.trees_for(width, partial(_reaching, index))
+        parts = forest.n_parts, forest.length, forest.shift
+        group = _codes(index, filters, filters.least, filters.greatest, *parts)
+    by = group, index.n_groups * forest.n_parts
+    rows, vectors, _ = order(observations, extent(observations, SAMPLE), parts=by)
+    filtering = _filtering(index, filters._replace(group=group), chord2, *forest[5:8])
+    tree = Tree(forest.points, forest.corners, forest.boxes, forest.starts, forest.box, fine=False)
+    plain = ReferenceIndex(index.vectors, tree)
+    return Taken(rows, vectors, plain, filtering)
+
+
+def _widths(index: FilteredIndex, filters: Filters) -> cp.ndarray:
+    """How wide windows are; of those in which no reference may be, -1."""
+    import cupy as cp
+
+    widths = cp.full(filters.group.size, -1, cp.int64)
+    if index.span is not None:
+        asked = map(cp.ascontiguousarray, filters[:3])
+        stride(find_widths, widths.size, *asked, *index.span, widths)
+    return widths
+
+
+def _by_width(index: FilteredIndex, filters: Filters) -> Iterator[tuple[int, Filters]]:
+    """Widths, and what those observations ask for whose windows are about so wide.
+
+    Others are of no group there.
+    """
+    import cupy as cp
+
+    if not index.time.size:
+        yield 0, filters
+        return
+    widths, is_first = _widths(index, filters), True
+    while True:
+        extremes = widths.max(), widths.view(cp.uint64).min().view(cp.int64)
+        widest, narrowest = cp.stack(extremes).tolist()
+        if widest < 0:
+            return
+        if narrowest >= widest // _NARROW and is_first:
+            # Windows that match nothing are of no part.
+            yield widest, filters
+            return
+        is_first = False
+        now = widths >= widest // _NARROW
+        yield widest, filters._replace(group=cp.where(now, filters.group, -1))
+        widths[now] = -1
 
 
 def search(
@@ -402,48 +475,87 @@ def search(
 
     n = observations.lat_deg.size
     found = Found(cp.full((n, query.k), -1, cp.int64), cp.full((n, query.k), math.inf))
-    if n and len(index.tree.points):
-        taken, _ = _observed(index, observations, filters)
-        launch(
-            search_ranked, blocks_for(n, WARPS), (WARP, WARPS), *taken, filters.by_time,
-            cp.array([min(chord2, 5.0)]), brute, query.k, query.exclude_self, query.first_row,
-            *found,
+    if not n:
+        return found
+    if brute or filters.by_time:
+        _rank(index, observations, query, filters, chord2, brute, found)
+        return found
+    packets = walk("cuda", n, index.n_references, query).search == "packets"
+    for turn, (width, asked) in enumerate(_by_width(index, filters)):
+        taken = _taken(index, observations, asked, chord2, width)
+        if not len(taken.plain.tree.points):
+            break
+        into = Found(*map(cp.empty_like, found)) if turn else found
+        launch_walk(
+            taken.plain, taken.vectors, query, into, rows=taken.rows,
+            width=WARP if packets else 1, filters=taken.filtering,
         )  # fmt: skip
+        if turn:
+            now = asked.group >= 0
+            for new, old in zip(into, found, strict=True):
+                old[now] = new[now]
     return found
 
 
-def _search(
-    index: FilteredIndex, observations: Degrees, asked: Within, filters: Filters, brute: bool,
-    *into: Any,
+def _rank(
+    index: FilteredIndex, observations: Degrees, query: Query, filters: Filters, chord2: float,
+    brute: bool, found: Found,
 ) -> None:  # fmt: skip
+    """Look for each observation by itself, by time apart or by brute force."""
     import cupy as cp
 
-    if observations.lat_deg.size and len(index.tree.points):
-        taken, n = _observed(index, observations, filters)
-        launch(
-            search_matching, blocks_for(n, WARPS), (WARP, WARPS), *taken, brute,
-            cp.asarray(asked.chord2), *asked[1:], *into,
-        )  # fmt: skip
+    forest = index.tree
+    if not len(forest.points):
+        return
+    codes, time = filters.group, cp.empty(0, cp.int64)
+    filtering: Any = _filtering(index, filters, chord2, *forest[5:8])
+    if filters.by_time:
+        time = cp.ascontiguousarray(filters.time)
+        filtering = InTime(**filtering._asdict(), spans=forest.spans)
+        span = index.span or (0, 0)
+        shift = max(0, (span[1] - span[0]).bit_length() - 61)
+        length = ((span[1] - span[0]) >> shift) // _PARTS + 1
+        codes = _codes(index, filters, time, time, _PARTS + 1, length, shift)
+    parts = codes, index.n_groups * (_PARTS + 1)
+    rows, vectors, _ = order(observations, extent(observations, SAMPLE), parts=parts)
+    launch(
+        rank(filters.by_time), blocks_for(rows.size, WARPS), (WARP, WARPS),
+        forest.points, forest.boxes, forest.starts, forest.box, vectors, rows, time, brute,
+        query.k, query.exclude_self, query.first_row, *found, filtering,
+    )  # fmt: skip
+
+
+def _seen(
+    index: FilteredIndex, observations: Degrees, filters: Filters, brute: bool
+) -> tuple[ReferenceIndex, tuple[Any, ...], Filtering]:
+    """What `within_cuda` takes: an index, observations, and what it filters by."""
+    import cupy as cp
+
+    n = observations.lat_deg.size
+    rows = cp.empty(0, cp.int64)
+    if brute:
+        by_row = index.group, cp.empty((2, 0), cp.int32), index.time
+        seen = unit_vectors(*observations).ravel(), 1, n, n, rows, 0
+        return index, seen, _filtering(index, filters, math.inf, *by_row)
+    width = int(_widths(index, filters).max()) if n and index.time.size else 0
+    if n and width >= 0:
+        rows, vectors, plain, filtering = _taken(index, observations, filters, math.inf, width)
+        if len(plain.tree.points):
+            return plain, (vectors.ravel(), 4, 1, n, rows, WARP), filtering
+    return ReferenceIndex(index.vectors[:, :0], None), (rows, 0, 0, n, rows, 0), EVERYTHING
 
 
 def count(
     index: FilteredIndex, observations: Degrees, asked: Within, filters: Filters, brute: bool
 ) -> cp.ndarray:
     """How many references within the distance every observation matches."""
-    import cupy as cp
-
-    counts = cp.zeros(observations.lat_deg.size, cp.int64)
-    none = cp.empty(0, cp.int32), cp.empty(0)
-    _search(index, observations, asked, filters, brute, counts, *none)
-    return counts
+    plain, seen, filtering = _seen(index, observations, filters, brute)
+    return count_seen(plain, seen, asked, filtering)
 
 
 def pairs(
     index: FilteredIndex, observations: Degrees, asked: Within, filters: Filters, brute: bool
 ) -> Pairs:
     """All these references of every observation, nearest first, equals by row."""
-
-    def fill(starts: cp.ndarray, rows: cp.ndarray, chords2: cp.ndarray) -> None:
-        _search(index, observations, asked, filters, brute, starts, rows, chords2)
-
-    return in_order(count(index, observations, asked, filters, brute), fill)
+    plain, seen, filtering = _seen(index, observations, filters, brute)
+    return pairs_seen(plain, seen, asked, filtering)

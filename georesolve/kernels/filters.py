@@ -1,5 +1,6 @@
 """By group and in time: which references an observation may match, and the index for that."""
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,6 +14,9 @@ LEAST, GREATEST = -(1 << 63) + 1, (1 << 63) - 1
 """Instants; the one below them is that of no time."""
 MAX_ROWS = 1 << 29
 """References of an index: trees for windows hold up to twice as many, which 31 bits number."""
+
+
+_MOST_FORESTS = 4
 
 
 class Filters(NamedTuple):
@@ -57,15 +61,15 @@ class FilteredIndex(ReferenceIndex):
         super().__init__(vectors, tree)
         self.degrees, self.group, self.time, self.n_groups = degrees, group, time, n_groups
         placed = time[group >= 0] if time.size else time
-        # What a search in windows has made for those up to some width, and that width.
-        self.reaching: Any = None
+        # What searches in windows have made for those up to some width, after that width.
+        self._reaching: list[tuple[int, Any]] = []
         self.span = (int(placed.min()), int(placed.max())) if placed.size else None
 
     @property
     def nbytes(self) -> int:
         """Memory that the index holds so far, in bytes: trees are made when they are asked for."""
         made = () if callable(self._tree) else self._tree
-        reaching = () if self.reaching is None else self.reaching[1]
+        reaching = [array for _, trees in self._reaching for array in trees]
         # None, unless a search has asked for it.
         plain = vars(self).get("plain")
         parts = self.vectors, *self.degrees, self.group, self.time, *made, *reaching, plain
@@ -79,6 +83,18 @@ class FilteredIndex(ReferenceIndex):
     def whole(self) -> bool:
         """Whether equal references are all there, as `within` needs."""
         return True
+
+    def trees_for(self, width: int, grow: Callable[[int], Any]) -> Any:
+        """What is grown for windows up to so wide, where nothing is there that is about so."""
+        for made, trees in self._reaching:
+            if width <= made <= 2 * width + 2:
+                return trees
+        # Parts of a job may ask for wider windows again and again.
+        kept = [one for one in self._reaching if not width // 4 <= one[0] <= width]
+        width = width if len(kept) == len(self._reaching) else 2 * width
+        trees = grow(width)
+        self._reaching = [*kept, (width, trees)][-_MOST_FORESTS:]
+        return trees
 
     @cached_property
     def plain(self) -> ReferenceIndex:

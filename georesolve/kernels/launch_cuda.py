@@ -67,25 +67,33 @@ def launch(kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> None:
     """Start a kernel on CuPy's current stream; returns at once.
 
     It is compiled on its first launch. Grid and block have one or two axes; arguments are
-    C-contiguous arrays of CuPy, integers or booleans.
+    C-contiguous arrays of CuPy, integers, booleans, or named tuples of such.
     """
     import cupy as cp
 
     signature: list[np.dtype[Any] | int | type] = []
     values: list[int] = []
-    # Types are compared by themselves: what takes a microsecond here is a part of small searches.
-    for argument in arguments:
-        kind = type(argument)
-        if kind is cp.ndarray:
-            shape = argument.shape
-            signature += (argument.dtype, len(shape))
-            # Owner and parent, which are Python objects and none here; then the array itself.
-            values += (0, 0, argument.size, argument.itemsize, argument.data.ptr)
-            values += shape
-            values += argument.strides
-        else:
-            signature.append(bool if kind is bool or kind is np.bool_ else int)
-            values.append(int(argument))
+
+    def take(arguments: tuple[Any, ...]) -> None:
+        # Types are compared by themselves: what takes a microsecond here is a part of small
+        # searches.
+        for argument in arguments:
+            kind = type(argument)
+            if kind is cp.ndarray:
+                shape = argument.shape
+                signature.extend((argument.dtype, len(shape)))
+                # Owner and parent, which are Python objects and none here; then the array itself.
+                values.extend((0, 0, argument.size, argument.itemsize, argument.data.ptr))
+                values.extend(shape)
+                values.extend(argument.strides)
+            elif isinstance(argument, tuple):
+                signature.append(kind)
+                take(argument)
+            else:
+                signature.append(bool if kind is bool or kind is np.bool_ else int)
+                values.append(int(argument))
+
+    take(arguments)
     grid = blocks if isinstance(blocks, tuple) else (blocks, 1)
     block = threads if isinstance(threads, tuple) else (threads, 1)
     code = _loaded(kernel, cp.cuda.runtime.getDevice(), tuple(signature))
@@ -118,13 +126,19 @@ _sent = _Sent()
 def _loaded(kernel: Any, device: int, signature: tuple[np.dtype[Any] | int | type, ...]) -> int:
     """The address of a kernel's machine code on a device, compiled or taken from numba's cache."""
     argument_types: list[Any] = []
+    tuples: list[tuple[int, Any]] = []
     for each in signature:
         if isinstance(each, np.dtype):
             argument_types.append(from_dtype(each))
         elif isinstance(each, int):
             argument_types[-1] = types.Array(argument_types[-1], each, "C")
+        elif issubclass(each, tuple):
+            tuples.append((len(argument_types), each))
         else:
             argument_types.append(types.boolean if each is bool else types.int64)
+    for first, each in reversed(tuples):
+        held = slice(first, first + len(each._fields))
+        argument_types[held] = [types.BaseTuple.from_types(tuple(argument_types[held]), each)]
     with _one_at_a_time, _without_collector():
         return int(kernel.compile(tuple(argument_types))._codelibrary.get_cufunc().handle)
 

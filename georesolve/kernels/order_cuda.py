@@ -33,6 +33,7 @@ _CELLS = 1 << _BITS
 CELLS = float(_CELLS)
 _CURVES = 3
 """Curves, each over a cell of the one before, that reach down to where float64 ends."""
+_PLACE_BITS = 2 * _BITS
 _NOWHERE = 0xFFFFFFFF
 """Place of a point that is not valid."""
 _GOLDEN = 0x9E3779B9
@@ -208,13 +209,16 @@ def hilbert(x, y):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(cache=True)
-def place(lat_deg, lon_deg, flat, box, finer, places, vectors, by_axis):  # type: ignore[no-untyped-def]
+def place(  # type: ignore[no-untyped-def]
+    lat_deg, lon_deg, flat, box, finer, parts, bits, places, vectors, by_axis
+):
     """Find every point's place on the Hilbert curve over a box, and its unit vector.
 
     Points that are not valid come last, with NaN. A side of a cell is cut into `finer` parts: 1, or
     a power of 2^16 for the place on a curve over one of the cells of the curve before. `vectors`
     becomes x, y, z and 0 of each point side by side, so that one memory transaction fetches a point
     in whatever order they are wanted. So does `by_axis`, of shape (3, n), or (3, 0) for no need.
+    Where there are `bits` they take the place of the lowest, before all others: those of a part.
     """
     # Through shared memory, so that a warp writes whole lines and not every fourth value of them.
     stage = cuda.shared.array((_WARPS, _STAGE), float64)
@@ -242,6 +246,8 @@ def place(lat_deg, lon_deg, flat, box, finer, places, vectors, by_axis):  # type
             # Below that of what is not valid, so that a leaf whose first point is not has none.
             key = min(int64(hilbert(column & (_CELLS - 1), row & (_CELLS - 1))), _NOWHERE - 1)
         if i < n:
+            if bits > 0:
+                key = (key >> bits) | (int64(parts[i]) << (_PLACE_BITS - bits))
             places[i] = uint32(key)
             if by_axis.shape[1] > 0:
                 by_axis[0, i] = x
@@ -273,13 +279,15 @@ def order(
     finely: bool = False,
     by_axis: cp.ndarray | None = None,
     earth: Earth = "sphere",
+    parts: tuple[cp.ndarray, int] | None = None,
 ) -> tuple[cp.ndarray, cp.ndarray, cp.ndarray]:
     """Rows of points along the Hilbert curve over a box; what lies beyond goes to its edge.
 
     `finely`, the points of a cell lie along a curve over it, and again: then equal points follow
     each other. That takes three times as long, and pays where points crowd. Equal places are by
     ascending row. Gives rows; by row unit vectors (n, 4); in the new order places on the first
-    curve. Unit vectors are written into `by_axis` (3, n), too.
+    curve. Unit vectors are written into `by_axis` (3, n), too. Where the points are in `parts`, of
+    each the number and how many there are, those of a part follow each other.
     """
     import cupy as cp
 
@@ -289,16 +297,23 @@ def order(
     rows = cp.empty(0, cp.int64)
     if by_axis is None:
         by_axis = cp.empty((3, 0))
+    part, n_parts = parts or (cp.empty(0, cp.int32), 1)
+    bits = (n_parts - 1).bit_length()
+    # What is left of a place tells points of a part apart, or the parts are sorted by themselves.
+    together = n.bit_length() + bits <= _PLACE_BITS
     for curve in reversed(range(_CURVES if finely else 1)):
         stride(
-            place, n, *points, earth == "wgs84", box, 1 << _BITS * curve, places, vectors, by_axis
-        )
+            place, n, *points, earth == "wgs84", box, 1 << _BITS * curve, part,
+            bits if together else 0, places, vectors, by_axis,
+        )  # fmt: skip
         # Sorts are stable: what a finer curve tells apart stays so among equals of a coarser one.
         if rows.size:
             places = places[rows]
             rows = rows[sort(places)]
         else:
             rows = sort(places)
+    if bits and not together:
+        rows = rows[sort(part[rows].astype(cp.uint16 if bits <= _BITS else cp.uint32))]
     return rows, vectors.reshape(n, 4), places
 
 

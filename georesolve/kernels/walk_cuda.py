@@ -23,12 +23,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import cuda, float64, int32, int64, uint32, uint64
+from numba import cuda, float32, float64, int32, int64, uint32, uint64
 from numba.cuda import libdevice
 
 from georesolve.kernels.boxes_cuda import (
     INFINITY,
     LEVELS,
+    NAN,
     NEVER,
     WARPS,
     ZERO,
@@ -55,6 +56,23 @@ from georesolve.kernels.descent_cuda import (
     next_leaf,
 )
 from georesolve.kernels.distance import squared_chord
+from georesolve.kernels.filters_cuda import (
+    EVERYTHING,
+    Everything,
+    Filtering,
+    InPart,
+    OfGroup,
+    alike,
+    all_match,
+    asked_by,
+    bounded,
+    common_to,
+    is_wanted,
+    matches,
+    may_match,
+    sieved,
+    wanted_by,
+)
 from georesolve.kernels.keys_cuda import COLUMNS, Several
 from georesolve.kernels.launch_cuda import blocks_for, launch
 from georesolve.kernels.precise_cuda import search_precisely
@@ -99,6 +117,9 @@ _REGISTERS = {1: 48, 2: 80, 4: 80, 8: 80, 16: 80, 32: 96, 64: 128}
 """Registers a thread that lists of so many places get: the compiler would choose worse."""
 _MORE_REGISTERS = 16
 """What a walk of a fine tree gets besides."""
+_REGISTERS_OF = {Everything: 0, OfGroup: 8, InPart: 8}
+"""And one with filters."""
+_NO_END = (1 << 31) - 1
 
 _BUNDLES = {16: 4, 32: 8, 64: 8}
 """Slots a bundle, of lists of so many places; shorter lists are all heads."""
@@ -112,30 +133,33 @@ def _warps(places: int) -> int:
 
 
 @cache
-def walk(places: int, fine: bool) -> Any:
+def walk(places: int, fine: bool, filtering: Any = Everything) -> Any:
     """The kernel that finds up to `places` references an observation, a power of two.
 
     One source, compiled for each number of places that is asked for: only so does a list of that
-    length lie in registers. And for trees that are `fine`.
+    length lie in registers. And for trees that are `fine`, and for kinds of filters.
     """
     many = places > 1
+    timed = filtering is InPart
     slots = places - 1
     bundle = _BUNDLES.get(places, 1)
     warps = _warps(places)
     patience = _PATIENCE + places
     most_share2 = _SHARE2[places]
 
-    @cuda.jit(cache=True, max_registers=_REGISTERS[places] + _MORE_REGISTERS * fine)
+    registers = _REGISTERS[places] + _MORE_REGISTERS * fine + _REGISTERS_OF[filtering]
+
+    @cuda.jit(cache=True, max_registers=registers)
     def walk_tree(  # type: ignore[no-untyped-def]
         points, corners, boxes, starts, box, observations, row_step, axis_step, rows, width,
-        k, exclude_self, first_row, measure, reference, chord2, share, hard, n_hard,
+        k, exclude_self, first_row, measure, reference, chord2, share, hard, n_hard, filters,
     ):  # fmt: skip
         """Find the k nearest references of `width` observations a warp.
 
         Grid ``(blocks,)``, block ``(32, warps)``. Every branch that holds a shuffle or a vote is
         taken by the whole warp: it depends on values that all lanes share.
 
-        Arrays and numbers are those of `Tree`, `Query` and `Found`, and:
+        Arrays and numbers are those of `Tree`, `Query`, `Found` and the filters, and:
 
         - `observations`: unit vectors; coordinate c of observation i is value
           ``i * row_step + c * axis_step``.
@@ -179,7 +203,8 @@ def walk(places: int, fine: bool) -> Any:
         kept = nothing(collector, places, bundle)
 
         # The origin is NaN when no reference is valid, and every box would seem to be near.
-        waiting = ballot(writes and offset_x == offset_x)
+        asked = asked_by(filters, row)
+        waiting = ballot(writes and offset_x == offset_x and may_match(filters, asked))
         half = uint32(uint32(width) >> uint32(1))
         nearest_needed = int32(k)
         if exclude_self:
@@ -197,8 +222,10 @@ def walk(places: int, fine: bool) -> Any:
                 view, away2 = look_from_origin(centre, offset_x, offset_y, offset_z, radius)
             away = root(away2)
             alone = uint32(uint32(1) << centre)
-            group = waiting
-            member = False
+            group = uint32(waiting & alike(filters, asked, centre))
+            member = (group >> lane) & uint32(1) != uint32(0)
+            wanted = wanted_by(filters, asked, centre)
+            common = common_to(filters, asked, member)
             widest = wide2 = ZERO
             reach = INFINITY
             opened = int32(0)
@@ -207,13 +234,15 @@ def walk(places: int, fine: bool) -> Any:
             node = uint32(0)
             while True:
                 level, node, leaf = next_leaf(
-                    view, points, boxes, starts, pending[warp], level, node,
-                    libdevice.float_as_int(reach * reach), opened, int32(NEVER), True,
+                    sieved(filters, view, wanted), points, boxes, starts, pending[warp], level,
+                    node, libdevice.float_as_int(reach * reach), opened, int32(NEVER), True,
                 )  # fmt: skip
                 if level > top:
                     break
                 i = uint32(leaf * uint32(WARP) + lane)
                 apart2, slack, more = apart_in(view, points, corners, leaf)
+                if not is_wanted(filters, wanted, i):
+                    apart2 = NAN
                 if opened == 0:
                     # Observations as far away as this leaf is wide have other neighbours.
                     wide_x = boxes[3, leaf] - boxes[0, leaf]
@@ -225,12 +254,13 @@ def walk(places: int, fine: bool) -> Any:
                     group = uint32(group | alone)
                     member = (group >> lane) & uint32(1) != uint32(0)
                     widest = warp_max(away if member else ZERO)
+                    common = common_to(filters, asked, member)
                 opened = int32(opened + 1)
                 # The leaf's points bound every member's k-th best before any is compared: each is
                 # at most `widest` farther from the member than from the centre.
                 if nearest_needed == 1 or (opened == 1 and nearest_needed <= WARP):
                     near = int32(NEVER)
-                    if apart2 == apart2:
+                    if apart2 == apart2 and all_match(filters, common, i):
                         near = libdevice.float_as_int(apart2)
                     if nearest_needed == 1:
                         near = least_of_warp(near)
@@ -272,8 +302,11 @@ def walk(places: int, fine: bool) -> Any:
                     chord2_found = squared_chord(
                         x, y, z, stage[warp, 0, j], stage[warp, 1, j], stage[warp, 2, j]
                     )
-                    able = member and row_found != own
                     place = int32(leaf * uint32(WARP) + j)
+                    able = member and row_found != own
+                    if timed and float32(chord2_found) <= farthest(collector, kept):
+                        # Few come so near, and a time is fetched from far.
+                        able = able and matches(filters, asked, place)
                     kept = offer(collector, kept, able, chord2_found, row_found, place)
                 # Where references are all but equally near, ties are what a walk costs.
                 ties, kept = effort(collector, kept)
@@ -294,6 +327,7 @@ def walk(places: int, fine: bool) -> Any:
                         leaves = member
                         member = (group >> lane) & uint32(1) != uint32(0)
                         widest = warp_max(away if member else ZERO)
+                        common = common_to(filters, asked, member)
                         if many and leaves and not member:
                             kept = nothing(collector, places, bundle)
                     elif opened >= int32(share):
@@ -304,7 +338,8 @@ def walk(places: int, fine: bool) -> Any:
                         given_up = uint32(given_up | group)
                         # Not a break: with one, `One` takes more registers than it may have.
                         level = int32(top + 1)
-                needed = root(farthest(collector, kept)) + away if member else ZERO
+                limit = bounded(filters, farthest(collector, kept))
+                needed = root(limit) + away if member else ZERO
                 needed = reach_of(warp_max(needed), view.slack)
                 if needed < reach:
                     reach = needed
@@ -323,6 +358,7 @@ def walk(places: int, fine: bool) -> Any:
 def launch_walk(
     index: ReferenceIndex, vectors: cp.ndarray, query: Query, found: Found, *,
     rows: cp.ndarray | None = None, by_axis: bool = False, width: int = 1, measure: bool = False,
+    filters: Filtering = EVERYTHING,
 ) -> None:  # fmt: skip
     """Walk for observations, and write what is found for each into its row.
 
@@ -344,9 +380,13 @@ def launch_walk(
     leaves = index.tree.points.shape[0] // WARP
     least = _PATIENCE + places
     share = max(least, leaves * min(n, _FILL) // (_PART * _FILL))
+    if filters is not EVERYTHING:
+        # What filters leave to compare is less than all references.
+        share = _NO_END
+    kind: Any = type(filters)
     launch(
-        walk(places, fine), blocks_for(n, width * warps), (WARP, warps),
-        *tree, *observations, rows, width, *asked, least if fine else share, *hard,
+        walk(places, fine, kind), blocks_for(n, width * warps), (WARP, warps),
+        *tree, *observations, rows, width, *asked, least if fine else share, *hard, filters,
     )  # fmt: skip
     # No walk opens more leaves than there are, or meets more ties than they have points.
     most_ties = leaves * WARP // _TIES_A_LEAF if query.k > 1 else 0

@@ -57,6 +57,19 @@ from georesolve.kernels.descent_cuda import (
     next_leaf,
 )
 from georesolve.kernels.distance import squared_chord
+from georesolve.kernels.filters_cuda import (
+    EVERYTHING,
+    Everything,
+    Filtering,
+    alike,
+    asked_by,
+    asked_there,
+    is_wanted,
+    matches,
+    may_match,
+    sieved,
+    wanted_by,
+)
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks, stride
 from georesolve.kernels.order_cuda import extent, order
 from georesolve.kernels.precise_cuda import InDouble, look_in_double
@@ -162,20 +175,25 @@ def lanes_before(bits):  # type: ignore[no-untyped-def]
 
 
 @cache
-def walk(fine: bool, fills: bool) -> Any:
-    """The kernel that counts what is within a distance, or `fills` pairs; for trees so `fine`."""
+def walk(fine: bool, fills: bool, filtering: Any = Everything) -> Any:
+    """The kernel that counts what is within a distance, or `fills` pairs.
+
+    For trees so `fine`, and for kinds of filters.
+    """
+    # Whether all of a box may count, and an observation's own row is taken off in the end.
+    in_bulk = filtering is Everything and not fills
 
     @cuda.jit(cache=True)
     def walk_within(  # type: ignore[no-untyped-def]
         points, corners, boxes, starts, box, vectors,
         observations, row_step, axis_step, n, rows, width,
-        bounds, exclude_self, once, first_row, at, reference, chord2,
+        bounds, exclude_self, once, first_row, at, reference, chord2, filters,
     ):  # fmt: skip
         """Count the references within a distance of `width` observations a warp, or write them.
 
-        Grid ``(blocks,)``, block ``(32, warps)``. Arrays and numbers are those of `Tree`, `Within`
-        and of `kernels.walk_cuda.walk`; `vectors` are those of the index, `bounds` squared chords.
-        `at` becomes the counts, or says where the pairs of each observation begin.
+        Grid ``(blocks,)``, block ``(32, warps)``. Arrays and numbers are those of `Tree`, `Within`,
+        the filters and of `kernels.walk_cuda.walk`; `vectors` are those of the index, `bounds`
+        squared chords. `at` becomes the counts, or says where the pairs of each observation begin.
         """
         tally = cuda.shared.array((WARPS, WARP), int32)
         lane = uint32(cuda.threadIdx.x)
@@ -195,7 +213,7 @@ def walk(fine: bool, fills: bool) -> Any:
         bound = bounds[row if bounds.size > 1 else uint64(0)]
         distance = root(float32(bound))
         own = float64(_NONE)
-        if once or (exclude_self and fills):
+        if once or (exclude_self and not in_bulk):
             own = float64(first_row + int64(row))
         near_x, near_y, near_z = x, y, z
         if fine:
@@ -212,7 +230,8 @@ def walk(fine: bool, fills: bool) -> Any:
         kept = int32(0)
 
         # The origin is NaN when no reference is valid, and every box would seem to be near.
-        waiting = ballot(writes and near_x == near_x)
+        asked = asked_by(filters, row)
+        waiting = ballot(writes and near_x == near_x and may_match(filters, asked))
         half = uint32(uint32(width) >> uint32(1))
         widest = INFINITY
         while waiting != uint32(0):
@@ -230,11 +249,13 @@ def walk(fine: bool, fills: bool) -> Any:
             away = root(away2)
             outer = reach_of(distance + away, slack)
             inner = distance - away - _ROUNDING * (distance + away) - slack
-            waits = (waiting >> lane) & uint32(1) != uint32(0)
+            fellows = uint32(waiting & alike(filters, asked, centre))
+            waits = (fellows >> lane) & uint32(1) != uint32(0)
+            wanted = wanted_by(filters, asked, centre)
             alone = uint32(uint32(1) << centre)
             # Those who need not look much farther than the centre does walk with it.
             limit = min(widest, _TWO * cuda.shfl_sync(ALL_LANES, outer, centre))
-            group = waiting
+            group = fellows
             member = waits
             reach2 = inner2 = ZERO
             probes = True
@@ -246,22 +267,23 @@ def walk(fine: bool, fills: bool) -> Any:
                 if looked == 0:
                     group = uint32(ballot(waits and outer <= limit) | alone)
                     member = (group >> lane) & uint32(1) != uint32(0)
-                    probes = probes and group != waiting
+                    probes = probes and group != fellows
                     kept = before
                     tally[warp, lane] = int32(0)
                     reach = warp_max(outer if member else ZERO)
                     least = warp_min(inner if member else INFINITY)
                     reach2 = INFINITY if probes else reach * reach
                     inner2 = -INFINITY
-                    if least > ZERO and not (probes or once or fills):
+                    if least > ZERO and in_bulk and not (probes or once):
                         inner2 = least * least
                 if fine:
                     within: Any = float64(reach2)
                 else:
                     within = libdevice.float_as_int(reach2)
                 level, node, leaf = next_leaf(
-                    Counted(view, inner2, never, tally[warp]), points, boxes, starts,
-                    pending[warp], level, node, within, looked, never, False,
+                    sieved(filters, Counted(view, inner2, never, tally[warp]), wanted),
+                    points, boxes, starts, pending[warp], level, node, within, looked, never,
+                    False,
                 )  # fmt: skip
                 if level > top:
                     break
@@ -290,11 +312,13 @@ def walk(fine: bool, fills: bool) -> Any:
                     continue
                 looked = int32(looked + 1)
                 already = kept
+                i = uint32(leaf * uint32(WARP) + lane)
+                if not is_wanted(filters, wanted, i):
+                    apart2 = math.nan
                 candidates = ballot(apart2 <= reach2)
                 point_x = point_y = point_z = math.nan
                 point_row = float64(_NONE)
                 if apart2 <= reach2:
-                    i = uint32(leaf * uint32(WARP) + lane)
                     point_x, point_y, point_z = points[i, 0], points[i, 1], points[i, 2]
                     point_row = points[i, 3]
                 if 2 * cuda.popc(group) < cuda.popc(candidates):
@@ -306,8 +330,13 @@ def walk(fine: bool, fills: bool) -> Any:
                         at_x, at_y, at_z = of_lane(j, x, y, z)
                         own_there = cuda.shfl_sync(ALL_LANES, own, j)
                         bound_there = cuda.shfl_sync(ALL_LANES, bound, j)
+                        theirs = asked_there(filters, asked, j)
                         found = squared_chord(at_x, at_y, at_z, point_x, point_y, point_z)
-                        counts = found <= bound_there and _counts(once, point_row, own_there)
+                        counts = (
+                            found <= bound_there
+                            and _counts(once, point_row, own_there)
+                            and matches(filters, theirs, i)
+                        )
                         bits = ballot(counts)
                         if fills:
                             place = cuda.shfl_sync(ALL_LANES, begin + int64(kept), j)
@@ -324,14 +353,19 @@ def walk(fine: bool, fills: bool) -> Any:
                     found_row = cuda.shfl_sync(ALL_LANES, point_row, j)
                     at_x, at_y, at_z = of_lane(j, point_x, point_y, point_z)
                     found = squared_chord(x, y, z, at_x, at_y, at_z)
-                    if member and found <= bound and _counts(once, found_row, own):
+                    if (
+                        member
+                        and found <= bound
+                        and _counts(once, found_row, own)
+                        and matches(filters, asked, uint32(leaf * uint32(WARP) + j))
+                    ):
                         if fills:
                             reference[begin + int64(kept)] = int32(found_row)
                             chord2[begin + int64(kept)] = found
                         kept = int32(kept + int32(1))
                 if ballot(kept != already) == uint32(0):
                     idle = int32(idle + 1)
-            if not fills:
+            if in_bulk:
                 inside = tally[warp, lane]
                 for step in (16, 8, 4, 2, 1):
                     inside = int32(inside + cuda.shfl_xor_sync(ALL_LANES, inside, step))
@@ -341,7 +375,7 @@ def walk(fine: bool, fills: bool) -> Any:
             half = uint32(uint32(cuda.popc(group)) >> uint32(1))
 
         if writes and not fills:
-            if exclude_self and not once:
+            if in_bulk and exclude_self and not once:
                 self = first_row + int64(row)
                 if 0 <= self < vectors.shape[1] and (
                     squared_chord(x, y, z, vectors[0, self], vectors[1, self], vectors[2, self])
@@ -356,12 +390,13 @@ def walk(fine: bool, fills: bool) -> Any:
 @cuda.jit(cache=True)
 def compare_all(  # type: ignore[no-untyped-def]
     references, observations, row_step, axis_step, n, pieces,
-    bounds, exclude_self, once, first_row, at, reference, chord2,
+    bounds, exclude_self, once, first_row, at, reference, chord2, filters,
 ):  # fmt: skip
     """Compare every observation with every reference: count pairs, or write them if there is room.
 
     Grid ``(blocks,)``, block ``(32, warps)``; a warp takes a piece of the references for an
-    observation. To `at`, which says where pairs begin or is 0, their number is added.
+    observation. To `at`, which says where pairs begin or is 0, their number is added. Filters have
+    groups and times by row here.
     """
     fills = chord2.size > 0
     lane = cuda.threadIdx.x
@@ -376,6 +411,8 @@ def compare_all(  # type: ignore[no-untyped-def]
         z = observations[i * row_step + 2 * axis_step]
         bound = bounds[i if bounds.size > 1 else 0]
         own = first_row + i if once or exclude_self else int64(_NONE)
+        asked = asked_by(filters, i)
+        wanted = wanted_by(filters, asked, 0)
         count = int64(0)
         for first in range(start, stop, WARP):
             row = int64(first + lane)
@@ -384,7 +421,13 @@ def compare_all(  # type: ignore[no-untyped-def]
                 found = squared_chord(
                     x, y, z, references[0, row], references[1, row], references[2, row]
                 )
-            counts = found <= bound and _counts(once, row, own)
+            counts = (
+                found <= bound
+                and _counts(once, row, own)
+                and may_match(filters, asked)
+                and is_wanted(filters, wanted, row)
+                and matches(filters, asked, row)
+            )
             bits = ballot(counts)
             count += int64(cuda.popc(bits))
             if fills and bits != uint32(0):
@@ -458,10 +501,12 @@ def put_in_order(  # type: ignore[no-untyped-def]
 def _pass(index: ReferenceIndex, seen: tuple[Any, ...], *into: Any) -> None:
     """Launch a pass over all observations, which counts where there is no room for pairs."""
     *vectors, n, rows, width = seen
+    *_, chord2, filters = into
+    kind: Any = type(filters)
     if width:
         *tree, fine, _ = index.tree
         launch(
-            walk(fine, into[-1].size > 0), blocks_for(n, width * WARPS), (WARP, WARPS),
+            walk(fine, chord2.size > 0, kind), blocks_for(n, width * WARPS), (WARP, WARPS),
             *tree, index.vectors, *vectors, n, rows, width, *into,
         )  # fmt: skip
     else:
@@ -473,10 +518,8 @@ def _pass(index: ReferenceIndex, seen: tuple[Any, ...], *into: Any) -> None:
         )  # fmt: skip
 
 
-def _counted(
-    index: ReferenceIndex, observations: Degrees, asked: Within, by: Search
-) -> tuple[cp.ndarray, tuple[Any, ...], tuple[Any, ...]]:
-    """Counts; and for a further pass the observations as kernels take them, and what is asked."""
+def _seen(index: ReferenceIndex, observations: Degrees, by: Search) -> tuple[Any, ...]:
+    """Observations as a pass takes them: vectors and steps, number, rows, and width of a warp."""
     import cupy as cp
 
     n = observations.lat_deg.size
@@ -484,33 +527,57 @@ def _counted(
     if by == "packets":
         box = extent(observations, SAMPLE, index.earth)
         rows, vectors, _ = order(observations, box, finely=index.tree.fine, earth=index.earth)
-        seen = (vectors.ravel(), 4, 1, n, rows, WARP)
-    else:
-        # No width stands for brute force.
-        vectors = unit_vectors(*observations, earth=index.earth).ravel()
-        seen = (vectors, 1, n, n, cp.empty(0, cp.int64), int(by != "brute"))
-    bounds = (cp.asarray(asked.chord2), *asked[1:])
-    counts = cp.zeros(n, cp.int64)
-    if n and index.n_references:
-        _pass(index, seen, *bounds, counts, cp.empty(0, cp.int32), cp.empty(0))
-    return counts, seen, bounds
+        return vectors.ravel(), 4, 1, n, rows, WARP
+    # No width stands for brute force.
+    vectors = unit_vectors(*observations, earth=index.earth).ravel()
+    return vectors, 1, n, n, cp.empty(0, cp.int64), int(by != "brute")
 
 
 def count(index: ReferenceIndex, observations: Degrees, asked: Within, by: Search) -> cp.ndarray:
     """How many references lie within the distance of every observation."""
-    return _counted(index, observations, asked, by)[0]
+    return count_seen(index, _seen(index, observations, by), asked)
 
 
 def pairs(index: ReferenceIndex, observations: Degrees, asked: Within, by: Search) -> Pairs:
     """All references within the distance of every observation, nearest first, equals by row."""
-    counts, seen, bounds = _counted(index, observations, asked, by)
+    return pairs_seen(index, _seen(index, observations, by), asked)
+
+
+def count_seen(
+    index: ReferenceIndex,
+    seen: tuple[Any, ...],
+    asked: Within,
+    filters: Filtering = EVERYTHING,
+) -> cp.ndarray:
+    """The same of observations as a pass takes them, which match what filters let them."""
+    import cupy as cp
+
+    n = seen[3]
+    counts = cp.zeros(n, cp.int64)
+    if n and index.n_references:
+        bounds = (cp.asarray(asked.chord2), *asked[1:])
+        _pass(index, seen, *bounds, counts, cp.empty(0, cp.int32), cp.empty(0), filters)
+    return counts
+
+
+def pairs_seen(
+    index: ReferenceIndex,
+    seen: tuple[Any, ...],
+    asked: Within,
+    filters: Filtering = EVERYTHING,
+) -> Pairs:
+    """Likewise."""
+    import cupy as cp
+
+    counts = count_seen(index, seen, asked, filters)
 
     def fill(starts: cp.ndarray, rows: cp.ndarray, chords2: cp.ndarray) -> None:
         # Brute force would find the references, too, that an index has left out.
         is_dense = index.whole and rows.size * _SHARE >= counts.size * index.n_references
-        how = (*seen[:-1], 0) if is_dense else seen
+        how = (*seen[:-1], 0) if is_dense and filters is EVERYTHING else seen
+        bounds = (cp.asarray(asked.chord2), *asked[1:])
         # Brute force moves the starts that it is given.
-        _pass(index, how, *bounds, starts.copy(), rows, chords2)
+        _pass(index, how, *bounds, starts.copy(), rows, chords2, filters)
 
     return in_order(counts, fill)
 

@@ -25,6 +25,7 @@ from georesolve.kernels import (
     within_cuda,
 )
 from georesolve.kernels.arithmetic import product, total
+from georesolve.kernels.filters_cuda import Everything, InPart, InTime, OfGroup
 
 COMPUTE_CAPABILITY = (9, 0)
 
@@ -38,6 +39,15 @@ I8_1, I8_2, I8_3 = (array(types.int64, ndim) for ndim in (1, 2, 3))
 F4_2, U4_1 = array(types.float32, 2), array(types.uint32, 1)
 I4_1, I4_2 = array(types.int32, 1), array(types.int32, 2)
 QUERY = (types.int64, types.boolean, types.int64)
+FILTERS = {
+    kind: types.BaseTuple.from_types(held, kind)
+    for kind, held in {
+        Everything: (),
+        OfGroup: (I4_1, I4_2, I4_1, F8_1),
+        InPart: (I4_1, I4_2, I4_1, F8_1, *[I8_1] * 4),
+        InTime: (I4_1, I4_2, I4_1, F8_1, *[I8_1] * 4, I8_2),
+    }.items()
+}
 
 KERNELS = {
     "fill_unit_vectors": (
@@ -48,7 +58,7 @@ KERNELS = {
     "bound": (order_cuda.bound, (F8_1, F8_1, types.boolean, types.int64, U4_1)),
     "place": (
         order_cuda.place,
-        (F8_1, F8_1, types.boolean, U4_1, types.int64, U4_1, F8_1, F8_2),
+        (F8_1, F8_1, types.boolean, U4_1, types.int64, I4_1, types.int64, U4_1, F8_1, F8_2),
     ),
     "mark_kept": (boxes_cuda.mark_kept, (F8_2, I8_1, array(types.boolean, 1))),
     "fill_leaves": (
@@ -75,6 +85,7 @@ KERNELS = {
             types.int64,
             I4_1,
             I4_1,
+            FILTERS[Everything],
         ),
     ),
     "block_min_reduce": (reduce_cuda.block_min_reduce, (F8_2, F8_1, I4_1, *QUERY, I8_3, F8_3)),
@@ -116,7 +127,7 @@ KERNELS |= {
     "put": (cells_cuda.put, (I8_1, I8_2, F8_2, types.boolean, I8_2, F8_2)),
 }
 SEEN = (F8_1, *[types.int64] * 3)
-WITHIN = (F8_1, types.boolean, *QUERY[1:], I8_1, I4_1, F8_1)
+WITHIN = (F8_1, types.boolean, *QUERY[1:], I8_1, I4_1, F8_1, FILTERS[Everything])
 KERNELS |= {
     f"walk_within_{fine}_{fills}": (
         within_cuda.walk(fine, fills),
@@ -131,17 +142,33 @@ KERNELS |= {
         (I8_1, types.int64, I4_1, F8_1, I4_1, F8_1, I8_1, F8_1),
     ),
 }
-FOREST = (*TREE, I4_1, I8_1, I4_2, I8_2, F8_2, I8_1, I4_1, I8_2)
+RANKING = (F8_2, F4_2, I4_1, U4_1, F8_2, I8_1, I8_1, types.boolean, *QUERY, I8_2, F8_2)
+for kind in (OfGroup, InPart):
+    own = FILTERS[kind]
+    KERNELS |= {
+        f"walk_one_{kind.__name__}": (
+            walk_cuda.walk(1, False, kind),
+            (*KERNELS["walk_one"][1][:-1], own),
+        ),
+        f"walk_many_{kind.__name__}": (
+            walk_cuda.walk(8, False, kind),
+            (*KERNELS["walk_one"][1][:-1], own),
+        ),
+        f"count_{kind.__name__}": (
+            within_cuda.walk(False, False, kind),
+            (*TREE, F8_2, *SEEN, I8_1, types.int64, *WITHIN[:-1], own),
+        ),
+        f"compare_all_{kind.__name__}": (
+            within_cuda.compare_all,
+            (F8_2, *SEEN, types.int64, *WITHIN[:-1], own),
+        ),
+        f"rank_{kind.__name__}": (filtered_cuda.rank(False), (*RANKING, own)),
+    }
 KERNELS |= {
-    "search_ranked": (
-        filtered_cuda.search_ranked,
-        (*FOREST, types.boolean, F8_1, types.boolean, *QUERY, I8_2, F8_2),
-    ),
-    "search_matching": (
-        filtered_cuda.search_matching,
-        (*FOREST, types.boolean, F8_1, types.boolean, *QUERY[1:], I8_1, I4_1, F8_1),
-    ),
+    "find_parts": (filtered_cuda.find_parts, (I4_1, I8_1, I8_1, *[types.int64] * 5, I4_1)),
+    "find_widths": (filtered_cuda.find_widths, (I4_1, I8_1, I8_1, *[types.int64] * 2, I8_1)),
 }
+KERNELS["rank_by_time"] = (filtered_cuda.rank(True), (*RANKING, FILTERS[InTime]))
 BOXES = (I8_2, F8_3, I8_1)
 SHAPES = (
     *(*BOXES, *BOXES, F8_2, I8_1, I8_1, array(types.boolean, 1), I8_1, F8_2, I8_1, I8_1),
@@ -183,6 +210,11 @@ VARIANTS = {
     "walk_within_True_True",
     "collect",
     "hard_min_reduce",
+    "walk_many_OfGroup",
+    "count_OfGroup",
+    "compare_all_OfGroup",
+    "rank_OfGroup",
+    "rank_InPart",
 }
 """Kernels of the same code as another one, with other constants: `tests/faults` has them."""
 FIRST = [name for name in KERNELS if name not in VARIANTS]

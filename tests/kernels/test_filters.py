@@ -11,6 +11,7 @@ from georesolve.kernels import (
     build_filtered_index,
     build_index,
     count_within,
+    filtered_cpu,
     nearest,
     within,
 )
@@ -207,19 +208,27 @@ def test_times_of_all_64_bits(k):
     check(references, observations, group, filters._replace(time=own), time, k=k)
 
 
-def test_trees_are_not_made_anew_for_each_part_of_a_job():
+def test_trees_are_not_made_anew_for_each_part_of_a_job(monkeypatch):
     rng = np.random.default_rng(13)
     references, observations = sphere(rng, 2000), sphere(rng, 20)
     index = build_filtered_index(*references, None, rng.integers(0, 10**6, 2000))
-    made = {}
+    widths = []
+    plant = filtered_cpu.grow
+    monkeypatch.setattr(
+        filtered_cpu, "grow", lambda *given: widths.append(given[-1]) or plant(*given)
+    )
     for number in range(1, 101):
         now, group = np.full(20, number * 10_000), np.zeros(20, np.int32)
         # Of parts that follow each other in time, one is without a value.
         filters = Filters(group - (number == 50), np.full(20, LEAST), now, now)
         nearest(index, *observations, filters=filters)
-        made[id(index.reaching)] = index.reaching
     # Twice as wide each time.
-    assert len(made) == 7
+    assert len(widths) == 7
+    # Those of the last widths are kept, for who asks by turns.
+    for number in (100, 40, 100, 40):
+        now = np.full(20, number * 10_000)
+        nearest(index, *observations, filters=Filters(group, np.full(20, LEAST), now, now))
+    assert len(widths) == 8
 
 
 def few_of(sets, rows):
