@@ -32,6 +32,7 @@ _LEVELS = {
     "bokeh": "ERROR",
     "alembic.runtime.plugins": "WARNING",
     "httpx": "WARNING",
+    "numba.cuda.cudadrv.driver": "WARNING",
 }
 
 _about: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # noqa: B039
@@ -58,13 +59,13 @@ def configure_log(format: LogFormat) -> None:
         {
             "version": 1,
             "disable_existing_loggers": False,
-            "filters": {"about": {"()": lambda: _add_fields}},
+            "filters": {"about": {"()": lambda: _add_fields}, "told": {"()": lambda: _is_news}},
             "formatters": {"line": _FORMATTERS[format]},
             "handlers": {
                 "stderr": {
                     "class": "logging.StreamHandler",
                     "formatter": "line",
-                    "filters": ["about"],
+                    "filters": ["about", "told"],
                 }
             },
             "root": {"level": "INFO", "handlers": ["stderr"]},
@@ -85,3 +86,13 @@ def _add_fields(record: logging.LogRecord) -> bool:
         if not hasattr(record, name):
             setattr(record, name, value)
     return True
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    # A heartbeat is on its way when the scheduler closes: the worker tells of that by itself.
+    return not (
+        record.name == "distributed.worker"
+        and record.exc_info
+        and type(record.exc_info[1]).__name__ == "CommClosedError"
+        and "heartbeat" in record.getMessage()
+    )
