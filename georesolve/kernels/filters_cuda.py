@@ -1,9 +1,10 @@
-"""What a walk on a GPU leaves out beside what is too far away: its *filters*.
+"""What walks on a GPU leave out beside what is too far away: their *filters*.
 
 They are a type by which the compiler chooses: `Everything` leaves nothing out, and costs nothing;
-`OfGroup` what is of another group, `InTime` what is of another time as well. Each lane *asks* for
-something; lanes that are `alike` walk together, and what they ask for is `united`: of boxes and
-points the walk leaves out those in which none of them may find it.
+`OfGroup` what is of another group, `InPart` what is of another time as well, in a tree of parts of
+time, and `InTime` in a tree by time. Each lane *asks* for something. Lanes that are `alike` walk
+together, and what they *want* together is looked for: a walk leaves out boxes and points that hold
+none of it. What is left each lane compares with what it asks for.
 """
 
 from typing import Any, NamedTuple
