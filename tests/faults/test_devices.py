@@ -3,8 +3,10 @@
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
+import dask
 import pytest
 
 from georesolve.workers import partitions, plugin
@@ -35,6 +37,17 @@ def fail_as(flag):
         partitions.verify = wrong
 
 
+@contextmanager
+def given_up_at_once(cluster):
+    """Dask waits for no worker that leaves from here on, as one does that fails its check.
+
+    That which left before is waited for as always: another one is started in its place.
+    """
+    wait_until(lambda: not cluster.client.cluster.scheduler_info["workers"])
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "0s"}):
+        yield
+
+
 def wrong(*arguments):
     raise WrongAnswer("by one algorithm and by the other")
 
@@ -54,10 +67,10 @@ def test_a_worker_that_joins_with_a_device_that_fails_takes_no_work(device, brok
         [pid] = cluster.client.run(os.getpid).values()
         broken.write_text("in the check")
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not cluster.workers())
-        # Dask starts another one, which joins and is closed; it would have had this task.
-        task = cluster.client.submit(os.getpid)
-        wait_until(lambda: not cluster.client.cluster.workers, seconds=START_SECONDS)
+        with given_up_at_once(cluster):
+            # Dask starts another one, which joins and is closed; it would have had this task.
+            task = cluster.client.submit(os.getpid)
+            wait_until(lambda: not cluster.client.cluster.workers, seconds=START_SECONDS)
         assert not cluster.workers()
         # At most it was lost with that worker.
         assert task.status in ("pending", "error")
@@ -75,21 +88,21 @@ def test_no_chunk_is_blamed_for_a_device_that_fails(device, broken, tmp_path):
         [pid] = cluster.client.run(os.getpid).values()
         broken.write_text("in the check")
         os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not cluster.workers())
-        running = threads.submit(run, cluster, job, lambda progress: None, lambda: False)
-        own = cluster.client.cluster
-        for _ in range(2):
-            wait_until(lambda: not own.workers, seconds=START_SECONDS)
-            assert not running.done()
-            cluster.restore()
-            wait_until(lambda: own.workers)
-        broken.unlink()
+        with given_up_at_once(cluster):
+            running = threads.submit(run, cluster, job, lambda progress: None, lambda: False)
+            own = cluster.client.cluster
+            for _ in range(2):
+                wait_until(lambda: not own.workers, seconds=START_SECONDS)
+                assert not running.done()
+                cluster.restore()
+                wait_until(lambda: own.workers)
+            broken.unlink()
 
-        def is_done():
-            # As a runner does now and then.
-            cluster.restore()
-            return running.done()
+            def is_done():
+                # As a runner does now and then.
+                cluster.restore()
+                return running.done()
 
-        wait_until(is_done, seconds=START_SECONDS)
-        _, progress = running.result()
+            wait_until(is_done, seconds=START_SECONDS)
+            _, progress = running.result()
     assert progress.rows_done == 20_000

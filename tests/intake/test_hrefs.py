@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import contextmanager
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
@@ -302,7 +303,7 @@ def test_a_file_that_has_changed_is_named(folder, change):
 @pytest.mark.parametrize("fault", ["refuses", "ends in the middle", "is silent", "is gone"])
 def test_a_store_that_fails_is_told_with_the_file(tmp_path, monkeypatch, fault):
     # Of each of three attempts.
-    monkeypatch.setattr(objects, "SILENT_SECONDS", 1)
+    monkeypatch.setitem(objects.SETTINGS["client_options"], "read_timeout", timedelta(seconds=1))
     pq.write_table(points(70_000, 1), tmp_path / "a.parquet")
     content = (tmp_path / "a.parquet").read_bytes()
     faults, over = [], threading.Event()
