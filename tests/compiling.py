@@ -3,6 +3,9 @@
 A kernel that is missing here is compiled by the test that needs it.
 """
 
+import sys
+from multiprocessing import get_context
+
 import numpy as np
 import shapely
 
@@ -12,6 +15,7 @@ from georesolve.kernels import (
     build_filtered_index,
     build_index,
     nearest,
+    nearest_points,
     tree_cpu,
     within,
 )
@@ -23,6 +27,9 @@ from georesolve.workers.shapes import outline_of, shapes_of
 
 
 def _main():
+    # Types are checked meanwhile, which leaves a part of two cores.
+    other = get_context("fork").Process(target=_compile_others)
+    other.start()
     at_hand.prepare(None)
     sampling.load()
     rehearse("cpu")
@@ -30,18 +37,27 @@ def _main():
     index = build_index(*points, copies=True)
     tree_cpu.search(index, points, Query(1), by="cells")
     within(index, *points, 1e6)
+    on_ellipsoid = build_index(*points, earth="wgs84")
+    for k in (1, 2):
+        nearest(on_ellipsoid, *points, k=k, algorithm="tree")
+    within(on_ellipsoid, *points, 1e6)
+    other.join()
+    sys.exit(other.exitcode)
+
+
+def _compile_others():
+    points = Degrees(*spiral(500))
+    outline = outline_of(np.array([shapely.box(0, 0, 1, 1)]), Edging())
+    shapes = ShapeIndex(1, shapes_of(outline, Edging()))
+    nearest_points(shapes, points, *nearest(shapes, *points))
+    within(shapes, *points, 1e6)
+    # The other process has compiled by now what these have in common with points.
     row = np.arange(500)
     for times in (None, row):
         filtered = build_filtered_index(*points, row % 2, times)
         filters = Filters((row % 2).astype(np.int32), row, row, row)
         nearest(filtered, *points, filters=filters)
         within(filtered, *points, 1e6, filters=filters)
-    outline = outline_of(np.array([shapely.box(0, 0, 1, 1)]), Edging())
-    shapes = ShapeIndex(1, shapes_of(outline, Edging()))
-    for k in (1, 2):
-        nearest(build_index(*points, earth="wgs84"), *points, k=k, algorithm="tree")
-    nearest(shapes, *points)
-    within(shapes, *points, 1e6)
 
 
 if __name__ == "__main__":
