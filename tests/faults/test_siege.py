@@ -30,7 +30,7 @@ from tests.faults.test_kills import make_work, sha256
 from tests.lines import Line
 from tests.object_store import BUCKET, seaweed
 from tests.postgres import missing, running_postgres
-from tests.service.test_hostile import BOMBS, REFUSED
+from tests.service.test_hostile import BOMBS, REFUSED, refused
 from tests.service.test_keys import new_key
 from tests.service.test_resolve import PARQUET, parquet
 
@@ -505,7 +505,7 @@ def prepared(siege):
     def answered(client, body):
         return client.post("/nearest", json=body).raise_for_status().content
 
-    siege.files += [content for content, _ in REFUSED.values()]
+    siege.files += [refused(name)[0] for name in REFUSED]
     siege.files += [make() for make, _ in BOMBS.values()]
     wait_until(is_ready)
     observations = {"lat": [47.0], "lon": [8.0]}

@@ -7,7 +7,7 @@ import socket
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,7 +38,10 @@ which would end after 30 s."""
 
 @contextmanager
 def silent_server():
-    """A server that takes connections and says nothing; yields how many came, and its port."""
+    """A server that takes connections and says nothing.
+
+    It yields what came, its port, and what ends it.
+    """
     taken = []
     with socket.create_server(("127.0.0.1", 0), backlog=256) as server:
 
@@ -49,23 +52,31 @@ def silent_server():
                 except OSError:
                     return
 
-        threading.Thread(target=take, daemon=True).start()
-        try:
-            yield taken, server.getsockname()[1]
-        finally:
-            server.shutdown(socket.SHUT_RDWR)
+        taking = threading.Thread(target=take, daemon=True)
+        taking.start()
+
+        def end():
+            with suppress(OSError):
+                server.shutdown(socket.SHUT_RDWR)
+            taking.join()
+            server.close()
             for one in taken:
                 one.close()
+
+        try:
+            yield taken, server.getsockname()[1], end
+        finally:
+            end()
 
 
 @contextmanager
 def silent_bucket():
-    with silent_server() as (taken, port), pytest.MonkeyPatch.context() as patch:
+    with silent_server() as (taken, port, end), pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
         patch.setenv("AWS_ACCESS_KEY_ID", "a")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "b")
         patch.setenv("AWS_REGION", "us-east-1")
-        yield taken
+        yield taken, end
 
 
 def test_a_silent_store_stops_nothing_else(tmp_path, capsys):
@@ -116,7 +127,7 @@ def new_key(data_dir, name, capsys):
 
 def test_a_silent_bucket_stops_nothing_else(tmp_path, capsys):
     data_dir = tmp_path / "data"
-    with silent_bucket() as taken:
+    with silent_bucket() as (taken, end):
         flags = ("--sources", "s3://observations/", "--fronts", 1)
         with running_service(data_dir, *NO_CLUSTER, *flags, ready=False) as client:
             keys = [new_key(data_dir, name, capsys) for name in ("ann", "bob")]
@@ -141,10 +152,9 @@ def test_a_silent_bucket_stops_nothing_else(tmp_path, capsys):
                         kind = {"Content-Type": "text/csv", **key}
                         assert client.post("/datasets", content=table, headers=kind).is_success
                 assert not any(one.done() for one in silent)
-                for one in taken:
-                    one.close()
-                # The bucket is gone by now.
-                client.process.terminate()
+                end()
+                for one in silent:
+                    assert "places.parquet cannot be read" in one.result().json()["detail"]
 
 
 def test_checks_of_a_silent_store_hold_up_no_key_check():
