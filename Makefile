@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.cpu  ## start the service, resolve the samples over HTTP, show what came out
 	$(BIN)/python samples/demo.py
 
-# Types are checked while the kernels are compiled, by one process.
+# Types are checked while the kernels are compiled, by two processes.
 test: $(VENV)/.dev  ## all that needs no GPU
 	$(MAKE) --no-print-directory --jobs 2 lint types unit
 
@@ -31,7 +31,7 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-# Three processes, a file in one of them: where two cores have two, one waits a third of the time.
+# Four processes, a file in one of them: where two cores have two, one waits a third of the time.
 PYTEST := $(BIN)/pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 unit: $(VENV)/.dev

@@ -71,9 +71,9 @@ def pytest_collection_modifyitems(config, items):
         gpu = [item for item in items if item.get_closest_marker("gpu")]
         config.hook.pytest_deselected(items=gpu)
         items[:] = [item for item in items if item not in gpu]
-    if hasattr(config, "workerinput"):
-        # Files are dealt out in this order: those that take long do not come last, and some that
-        # take the cores run beside some that wait.
+    # Files are dealt out in this order: those that take long do not come last, and some that take
+    # the cores run beside some that wait. Of the long runs small files take longest.
+    if hasattr(config, "workerinput") and not any("faults" in item.path.parts for item in items):
         items.sort(key=lambda item: item.path.stat().st_size, reverse=True)
 
 
