@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import copy
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -19,6 +17,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from georesolve.service.cli import main
 from georesolve.service.clock import now
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
@@ -43,7 +42,6 @@ from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.pipeline import Progress
 from tests.conftest import (
     NO_CLUSTER,
-    ROOT,
     finished,
     free_port,
     points,
@@ -52,6 +50,7 @@ from tests.conftest import (
     store_points,
     wait_until,
 )
+from tests.forks import fork
 from tests.postgres import missing, running_postgres
 from tests.service.test_jobs import start_job
 
@@ -131,17 +130,12 @@ def test_the_database_of_a_newer_version_is_refused(tmp_path, database_url):
 
 
 def test_processes_that_migrate_at_the_same_time_wait_for_each_other(tmp_path, database_url):
-    script = (
-        "import sys; from pathlib import Path\n"
-        "from georesolve.service.store.store import Store\n"
-        "Store(Path(sys.argv[1]), sys.argv[2] or None).close()"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path / "data"), database_url or ""]
-    processes = [
-        subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(2)
-    ]
-    assert [process.communicate(timeout=100)[1] for process in processes] == [""] * 2
-    assert [process.returncode for process in processes] == [0] * 2
+    place = ["--database-url", database_url] if database_url else ["--data-dir", str(tmp_path)]
+    names = {"ann", "ben"}
+    making = [fork("georesolve", ["keys", "create", name, *place]) for name in names]
+    assert [one.wait(100) for one in making] == [0, 0]
+    with closing(Store(tmp_path, database_url)) as store:
+        assert {key.name for key in store.keys.all()} == names
 
 
 def test_tables_that_cannot_be_made_leave_nothing_behind(tmp_path):
@@ -395,15 +389,10 @@ def test_other_databases_are_refused(tmp_path, url, message):
     assert "secret" not in str(refusal.value)
 
 
-def test_without_the_driver_of_postgres_the_extra_is_named(tmp_path):
-    script = (
-        "import sys; sys.modules['psycopg'] = None\n"
-        "from pathlib import Path; from georesolve.service.store.store import Store\n"
-        "Store(Path(sys.argv[1]), 'postgresql://host/name')"
-    )
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
-    assert "pip install '.[service,postgres]'" in done.stderr
+def test_without_the_driver_of_postgres_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(CannotStart, match=r"pip install '\.\[service,postgres\]'"):
+        open_database(tmp_path, "postgresql://host/name")
 
 
 def test_a_database_that_does_not_answer_is_told_in_one_line(tmp_path):
@@ -724,20 +713,13 @@ def test_a_service_on_postgres(tmp_path, postgres, shared_cluster):
     assert not (tmp_path / "data" / "georesolve.sqlite").exists()
 
 
-def test_keys_in_postgres(tmp_path, postgres):
+def test_keys_in_postgres(tmp_path, postgres, monkeypatch, capsys):
     url = postgres("keys")
+    monkeypatch.chdir(tmp_path)
 
     def keys(*arguments):
-        command = [sys.executable, "-m", "georesolve", "keys", *arguments, "--database-url", url]
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
-        return done.returncode, done.stdout, done.stderr
+        code = main(["keys", *arguments, "--database-url", url])
+        return code, *capsys.readouterr()
 
     code, _, told = keys("list")
     assert (code, "there is no store of a service in the Postgres database 'keys'" in told) == (
