@@ -27,14 +27,15 @@ from georesolve.workers.shapes import outline_of, shapes_of
 
 
 def _main():
+    points = Degrees(*spiral(500))
+    # What both need.
+    index = build_index(*points, copies=True)
     # Types are checked meanwhile, which leaves a part of two cores.
-    other = get_context("fork").Process(target=_compile_others)
+    other = get_context("fork").Process(target=_compile_others, args=[points])
     other.start()
     at_hand.prepare(None)
     sampling.load()
     rehearse("cpu")
-    points = Degrees(*spiral(500))
-    index = build_index(*points, copies=True)
     tree_cpu.search(index, points, Query(1), by="cells")
     within(index, *points, 1e6)
     on_ellipsoid = build_index(*points, earth="wgs84")
@@ -45,8 +46,7 @@ def _main():
     sys.exit(other.exitcode)
 
 
-def _compile_others():
-    points = Degrees(*spiral(500))
+def _compile_others(points):
     outline = outline_of(np.array([shapely.box(0, 0, 1, 1)]), Edging())
     shapes = ShapeIndex(1, shapes_of(outline, Edging()))
     nearest_points(shapes, points, *nearest(shapes, *points))

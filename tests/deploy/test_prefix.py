@@ -45,11 +45,11 @@ http {{
 
 
 @pytest.fixture(scope="module")
-def prefixed(tmp_path_factory, device):
+def prefixed(tmp_path_factory, shared_cluster):
     """A service that knows its path and one page."""
     data_dir = tmp_path_factory.mktemp("prefixed") / "data"
     flags = ("--root-path", PREFIX, "--cors-origins", PAGE)
-    with running_service(data_dir, "--device", device, *flags) as client:
+    with running_service(data_dir, *shared_cluster, *flags) as client:
         yield client
 
 
