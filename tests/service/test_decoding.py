@@ -203,6 +203,8 @@ def test_a_crash_is_an_error_of_the_service_with_an_id_in_its_log(tmp_path):
     with running_service(tmp_path / "data", *flags, ready=False) as client:
         wait_until(lambda: decoders_of(client))
         [decoder] = decoders_of(client)
+        # It has told its number: one that stands still before that is replaced.
+        wait_until(lambda: decoder.io_counters().write_count)
         decoder.suspend()
         headers = {"Content-Type": "text/csv", "X-Request-ID": "a-crash"}
         with ThreadPoolExecutor(1) as threads:
