@@ -29,7 +29,14 @@ from georesolve.workers.parts import part_name, record_name
 from georesolve.workers.pipeline import JobCancelled, run
 from georesolve.workers.plan import Chunk
 from georesolve.workers.settings import ClusterSettings
-from tests.conftest import points, sphere, store_points, wait_until, worker_given_up
+from tests.conftest import (
+    START_SECONDS,
+    points,
+    sphere,
+    store_points,
+    wait_until,
+    worker_given_up,
+)
 from tests.oracle import haversine_m, nearest
 
 
@@ -47,9 +54,16 @@ def ignore(progress):
 
 
 @pytest.fixture
-def make_job(tmp_path):
+def make_job(tmp_path, cluster):
     """Makes jobs with the same datasets and folders of their own."""
-    made = []
+    made, own = [], cluster.client.cluster
+
+    def is_whole():
+        """Workers that an earlier test has killed are there again."""
+        cluster.restore()
+        return len(cluster.workers()) == len(own.worker_spec)
+
+    wait_until(is_whole, START_SECONDS)
 
     def make(observations, references, **options):
         number = len(made)
