@@ -17,11 +17,12 @@ from typing import Any
 import llvmlite
 import numba
 from llvmlite.binding import get_host_cpu_name
-from numba.core import caching, codegen, config, dispatcher
+from numba.core import caching, codegen, config, dispatcher, event
 from numba.core.runtime import rtsys
 
 _HERE = Path(__file__).resolve().parent
 _PREFIX = "georesolve-"
+_NOTE = ".compiled"
 _KEPT = 8
 """Folders of other states that stay: of versions that are used in turns, and of other CPUs."""
 
@@ -82,6 +83,27 @@ class KernelCache(caching.FunctionCache):
 def load_code_of_kernels() -> None:
     """Have numba load the code of functions on a CPU through `KernelCache`."""
     dispatcher.FunctionCache = KernelCache
+
+
+_compiling = event.TimingListener()
+event.register("numba:compile", _compiling)
+
+
+def compiled_seconds() -> float:
+    """For how long this process has compiled code for CPUs so far; loading it does not count."""
+    return _compiling.duration if _compiling.done else 0.0
+
+
+def note_compiled(kind: str) -> None:
+    """Note beside the code that all that a kind of question needs is there."""
+    # On a disk that is full, say, it is told again that there is code to compile, and no more.
+    with suppress(OSError):
+        _folder().joinpath(f"{kind}{_NOTE}").touch()
+
+
+def kinds_compiled() -> tuple[str, ...]:
+    """The kinds of which that was noted."""
+    return tuple(path.name.removesuffix(_NOTE) for path in _folder().glob(f"*{_NOTE}"))
 
 
 @cache

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from distributed import Client
 
+from georesolve.kernels.cache import kinds_compiled
 from georesolve.kernels.devices import Device
 from georesolve.workers import memory
 from georesolve.workers.cluster import Cluster
@@ -36,6 +37,9 @@ _RATES: dict[Device, _Rates] = {
 }
 _FIRST_SECONDS = 0.8
 """What the first job of a worker takes longer, which loads all that it needs: at pace 1."""
+_COMPILE_SECONDS: dict[Device, float] = {"cpu": 50.0, "cuda": 0.0}
+"""What the first job of its kind on a machine compiles for, 39 to 75 s on two busy cores in seven
+jobs; of GPUs nothing is known."""
 _COORDINATES_BYTES = 16
 """Of a row of a dataset: latitude and longitude."""
 _DISTANCE_BYTES = 8
@@ -73,6 +77,8 @@ class Estimate(NamedTuple):
     """Once the references are indexed."""
     seconds_cold: float
     """Of the first job of a worker."""
+    seconds_compiling: float
+    """That `seconds` and `seconds_cold` have in them."""
 
 
 def size_of_rows(rows: int) -> Size:
@@ -188,17 +194,23 @@ class Capacity(NamedTuple):
     """Bytes that a worker has for searches."""
     column_memory: int
     """Bytes that a worker has for one column of the references."""
+    compiled: tuple[str, ...] = ()
+    """The kinds of questions (`MatchOptions.kind`) that its machine has code for."""
 
 
-async def memory_of_worker(client: Client, device: Device, address: str) -> tuple[int, int, int]:
-    """The last three fields of `Capacity`, asked of a worker in the event loop of the caller.
+OfWorker = tuple[int, int, int, tuple[str, ...]]
+"""The last four fields of `Capacity`."""
+
+
+async def asked_of_worker(client: Client, device: Device, address: str) -> OfWorker:
+    """What a worker knows of itself, asked in the event loop of the caller.
 
     Raises OSError when it does not answer within some seconds.
     """
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
-            answers = await client.run(_own_memory, device, workers=[address])
-        found: tuple[int, int, int] = answers[address]
+            answers = await client.run(_of_this_worker, device, workers=[address])
+        found: OfWorker = answers[address]
     except (TimeoutError, KeyError):
         raise OSError(
             f"the worker {address} was asked for its memory and did not answer within "
@@ -207,8 +219,9 @@ async def memory_of_worker(client: Client, device: Device, address: str) -> tupl
     return found
 
 
-def _own_memory(device: Device) -> tuple[int, int, int]:
-    return memory.references_at_once(device), memory.available_bytes(), memory.column_bytes()
+def _of_this_worker(device: Device) -> OfWorker:
+    has = memory.references_at_once(device), memory.available_bytes(), memory.column_bytes()
+    return *has, kinds_compiled()
 
 
 def estimate(
@@ -218,8 +231,12 @@ def estimate(
     options: MatchOptions,
     compared: float = 0.0,
     n_pairs: int | None = None,
+    kind: str | None = None,
 ) -> Estimate:
-    """Estimate a job on a cluster; `compared` is as for `rows_a_second`."""
+    """Estimate a job on a cluster; `compared` is as for `rows_a_second`.
+
+    Of a `kind` that the cluster has no code for it counts what that takes.
+    """
     rows = observations.rows, references.as_points or references.rows
     carried = Carried(observations.width, references.width)
     device = capacity.device
@@ -230,6 +247,8 @@ def estimate(
         # A row a shape: all points look for the shapes of each chunk.
         rate = rows_a_second(observations.as_points, options, device)
         seconds += -(-planned.chunks // max(1, capacity.workers)) * references.rows / rate
+    is_new = kind not in (None, *capacity.compiled)
+    compiling = _COMPILE_SECONDS[device] if is_new else 0.0
     n_observations = planned.largest_chunk * CHUNKS_IN_HAND[device]
     return Estimate(
         rows=observations.rows * options.ranks if n_pairs is None else n_pairs,
@@ -238,7 +257,8 @@ def estimate(
         bytes_out=result_bytes(observations, references, options, n_pairs),
         device_memory=memory.search_bytes(device, n_references, n_observations, options.k),
         devices=capacity.workers,
-        seconds=seconds * capacity.pace,
-        seconds_cold=(seconds + _FIRST_SECONDS) * capacity.pace,
+        seconds=seconds * capacity.pace + compiling,
+        seconds_cold=(seconds + _FIRST_SECONDS) * capacity.pace + compiling,
+        seconds_compiling=compiling,
         seconds_warm=(seconds - _RATES[device].build * rows[1]) * capacity.pace,
     )

@@ -69,12 +69,17 @@ class MatchOptions:
     )
     k: int = field(
         default=1,
-        metadata=about("neighbours an observation, nearest first", of="nearest", ge=1, le=MAX_K),
+        metadata=about(
+            "neighbours of each observation, nearest first", of="nearest", ge=1, le=MAX_K
+        ),
     )
     max_distance_m: float | None = field(
         default=None,
         metadata=about(
-            "farther references do not match; inclusive", of="nearest", ge=0, allow_inf_nan=False
+            "references farther away do not match, one just as far does",
+            of="nearest",
+            ge=0,
+            allow_inf_nan=False,
         ),
     )
     distance_m: float | str | None = field(
@@ -166,6 +171,20 @@ class MatchOptions:
             if (made := tuple(kind for kind in kinds if kind != "count"))
         }
 
+    def kind(self, *sets: PointSet) -> str:
+        """What of a question code is compiled for, as a word: one of each is quick once one was."""
+        filters = self.filters or FilterOptions()
+        told = {
+            self.question: True,
+            f"summary-{self.summary_by}": self.summary,
+            "several": self.k > 1,
+            self.earth: True,
+            "shapes": any(one.outlines is not None for one in sets),
+            "by": filters.reference_by,
+            "time": filters.reference_time,
+        }
+        return "-".join(name for name, is_so in told.items() if is_so)
+
     def in_order(self, observations: S, references: S) -> tuple[S, S]:
         """Two sets as they are searched, or back: they change places for a row a reference."""
         # It is as far from a reference to an observation.
@@ -237,6 +256,11 @@ class Job:
     def place(self) -> Place:
         """Where its parts lie."""
         return place_of_parts(self.folder, self.output)
+
+    @property
+    def kind(self) -> str:
+        """See `MatchOptions.kind`."""
+        return self.options.kind(self.observations, self.references)
 
     @property
     def records(self) -> Place:

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 
+from georesolve.kernels.cache import note_compiled
 from georesolve.kernels.devices import Device
 from georesolve.workers.datasets import ROW_GROUP, Dataset, write_dataset
 from georesolve.workers.jobs import Job, MatchOptions
@@ -43,6 +44,7 @@ def rehearse(device: Device) -> None:
             for options in _OPTIONS:
                 job = Job("rehearsal", folder, observations, references, options)
                 resolve(Chunk(0, observations.rows), job)
+                note_compiled(job.kind)
     forget_all()
 
 

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
 
 import georesolve
 from georesolve import kernels
+from georesolve.kernels import cache
 
 _METRES = """
 import numpy as np
@@ -122,3 +124,14 @@ def test_an_install_that_cannot_be_written_to_keeps_code_at_home(install, tmp_pa
     assert Path(home).is_relative_to(tmp_path / "home")
     with pytest.raises(AssertionError, match="set NUMBA_CACHE_DIR to a folder that may be written"):
         run(install, _FOLDERS, XDG_CACHE_HOME="/dev/null")
+
+
+def test_what_is_compiled_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "_folder", lambda: tmp_path)
+    before = cache.compiled_seconds()
+    numba.njit(lambda x: x + 1)(1)
+    assert cache.compiled_seconds() > before
+    assert cache.kinds_compiled() == ()
+    for kind in ("within-sphere", "within-sphere", "nearest-sphere"):
+        cache.note_compiled(kind)
+    assert sorted(cache.kinds_compiled()) == ["nearest-sphere", "within-sphere"]

@@ -3,8 +3,10 @@
 import asyncio
 from contextlib import suppress
 
+import pytest
+
 from georesolve.workers.cluster import in_event_loop
-from georesolve.workers.estimate import Capacity, Pace, estimate, memory_of_worker, size_of_dataset
+from georesolve.workers.estimate import Capacity, Pace, asked_of_worker, estimate, size_of_dataset
 from georesolve.workers.jobs import Job, MatchOptions
 from tests.conftest import points, store_points, wait_until
 
@@ -15,7 +17,7 @@ def capacity_of(cluster, pace):
     async def ask():
         async with in_event_loop(cluster) as client:
             address = next(iter(cluster.workers().values()))
-            return await memory_of_worker(client, cluster.device, address)
+            return await asked_of_worker(client, cluster.device, address)
 
     told = []
 
@@ -45,3 +47,18 @@ def test_an_estimate_follows_the_jobs_that_were_run(tmp_path, cluster):
     for _ in range(9):
         pace.note(cluster, job, 4 * by_the_rates, 0.0)
     assert abs(seconds() / by_the_rates - 4) < 1e-9
+
+
+def test_an_estimate_counts_code_that_is_new(tmp_path, cluster):
+    sets = [store_points(points(n, n), tmp_path / f"{n}.parquet") for n in (5000, 300)]
+    sizes, options = [size_of_dataset(one, ()) for one in sets], MatchOptions()
+    capacity = capacity_of(cluster, Pace())
+    # Its workers have rehearsed it.
+    known = estimate(capacity, *sizes, options, kind=options.kind(*sets))
+    assert known.seconds_compiling == 0
+    assert known.seconds == estimate(capacity, *sizes, options).seconds
+    new = estimate(capacity, *sizes, options, kind="never asked")
+    assert new.seconds - known.seconds == pytest.approx(new.seconds_compiling)
+    assert new.seconds_warm == known.seconds_warm
+    if cluster.device == "cpu":
+        assert new.seconds_compiling > 0

@@ -13,7 +13,7 @@ from georesolve.service import pools
 from georesolve.service.settings import Settings
 from georesolve.service.store.store import Store
 from georesolve.workers.cluster import Cluster, in_event_loop, open_cluster, workers_of
-from georesolve.workers.estimate import Capacity, Pace, memory_of_worker
+from georesolve.workers.estimate import Capacity, OfWorker, Pace, asked_of_worker
 from georesolve.workers.gpus import choose_device
 
 logger = logging.getLogger(__name__)
@@ -49,10 +49,12 @@ class ClusterKeeper:
         self.opened = asyncio.Event()
         self.news = asyncio.Event()
         self.pace = Pace()
+        self.ran: set[str] = set()
+        """Kinds of questions that jobs have asked since: their code is there."""
         self._settings = settings.cluster()
         # As the scheduler told last: nobody waits for it to ask.
         self._workers: dict[str, str] = {}
-        self._memory: tuple[int, int, int] | None = None
+        self._of_worker: OfWorker | None = None
         self._trouble = ""
         # Since when it is being opened.
         self._since: float | None = None
@@ -83,8 +85,9 @@ class ClusterKeeper:
             trouble = (
                 f"the scheduler has not answered for {silence:.0f} s; it had {n_workers} workers"
             )
-        if self._memory is not None and n_workers:
-            capacity = Capacity(cluster.device, n_workers, self.pace.factor, *self._memory)
+        if self._of_worker is not None and n_workers:
+            capacity = Capacity(cluster.device, n_workers, self.pace.factor, *self._of_worker)
+            capacity = capacity._replace(compiled=(*capacity.compiled, *self.ran))
         return ClusterState(
             trouble, silence, cluster.device, n_workers, cluster.dashboard_url, capacity
         )
@@ -128,11 +131,12 @@ class ClusterKeeper:
                 try:
                     workers = await workers_of(client)
                     self._heard_at = time.monotonic()
-                    if workers != self._workers or self._memory is None:
-                        self._memory = None
+                    if workers != self._workers or self._of_worker is None:
+                        self._of_worker = None
                         try:
                             for one in [*workers.values()][:1]:
-                                self._memory = await memory_of_worker(client, cluster.device, one)
+                                asked = asked_of_worker(client, cluster.device, one)
+                                self._of_worker = await asked
                         finally:
                             # Told together: an estimate needs both.
                             self._workers = workers

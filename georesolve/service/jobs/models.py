@@ -94,7 +94,8 @@ class Report(BaseModel):
 
     counts: dict[str, int] = Field(description="result rows by status, unmatched ones included")
     seconds: dict[str, float] = Field(
-        description="time by stage; read, index, resolve and write are summed over chunks"
+        description="time by stage; read, index, resolve and write are summed over chunks, and so "
+        "is compile, the making of code that was new to the machine"
     )
     rows: int = Field(description="rows of the result")
     size_bytes: int = Field(description="of the result as Parquet")

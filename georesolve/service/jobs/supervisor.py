@@ -223,8 +223,11 @@ class Supervisor:
         result, progress = run(
             cluster, job, reporter, lambda: self.stopping or id not in self._live, most
         )
-        if not reporter.first_rows and job.options.question == "nearest":
-            # Of a job that was taken up again nobody knows how long the whole takes.
+        self.keeper.ran.add(job.kind)
+        compiled = progress.seconds.get("compile")
+        if not (reporter.first_rows or compiled) and job.options.question == "nearest":
+            # Of a job that was taken up again nobody knows how long the whole takes; the next of
+            # one that compiled takes less.
             seconds = time.monotonic() - start
             self.keeper.pace.note(cluster, job, seconds, progress.compared)
         report = _report_of(job, result, progress, cluster.device)

@@ -64,6 +64,9 @@ class EstimateInfo(BaseModel):
     seconds_cold: float = Field(
         description="the same of the first job after the workers have started"
     )
+    seconds_compiling: float = Field(
+        description="of `seconds` and `seconds_cold` those for code that is new to the machine"
+    )
     fits: bool = Field(description="whether memory, disk and the limits of the service allow it")
     obstacles: list[str] = Field(description="what does not fit, with both numbers")
 
@@ -130,7 +133,9 @@ async def _estimate(
         raise errors.InvalidRequest(
             "a sample of two sets tells of their pairs: give both sets, or ask for a summary"
         )
-    found = estimate(capacity, *sizes, options, sample.compared, sample.rows)
+    datasets = [one.dataset for one in (observations, references) if not isinstance(one, int)]
+    kind = options.kind(*datasets)
+    found = estimate(capacity, *sizes, options, sample.compared, sample.rows, kind)
     on_disk, kept = (
         of_sets + found.bytes_out for of_sets in bytes_of_sets(observations, references, sizes)
     )
