@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import shapely
 
 from georesolve.intake.columns import Role
 from georesolve.intake.errors import NotRepresentable
-from georesolve.workers.datasets import Coordinates, Dataset
+from georesolve.workers.datasets import Coordinates, Dataset, rows_of
 from georesolve.workers.matches import NEAR
 from georesolve.workers.result import Rows
 
@@ -24,6 +25,26 @@ _End = tuple[list[str], Callable[..., np.ndarray]]
 
 _ROWS = 1 << 20
 """Looked up at a time: references lie anywhere, so each time most of their file is decoded."""
+_SHAPES = 1_024
+"""Decoded at a time."""
+
+
+class Shapes:
+    """The lines and polygons of a result that has a row for each, in their order."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        assert dataset.outlines is not None, "it has some"
+        self._batches = rows_of(dataset, [dataset.outlines.column], _SHAPES)
+        self._held = np.empty(0, object)
+
+    def take(self, rows: int) -> pa.Array:
+        """The next ones as JSON; null where there is none."""
+        while self._held.size < rows:
+            wkb = next(self._batches).column(0).to_numpy(zero_copy_only=False)
+            self._held = np.append(self._held, wkb)
+        taken, self._held = self._held[:rows], self._held[rows:]
+        texts = shapely.to_geojson(shapely.from_wkb(taken))
+        return pc.fill_null(pa.array(texts, pa.large_string()), "null")
 
 
 class Geometries:

@@ -19,7 +19,7 @@ import pyarrow.csv
 import shapely
 
 from georesolve.intake.errors import NotRepresentable, RowTooWide
-from georesolve.intake.geometries import Geometries, PointSets, joined
+from georesolve.intake.geometries import Geometries, PointSets, Shapes, joined
 from georesolve.intake.geometry import geometries_of
 from georesolve.workers.result import Rows
 from georesolve.workers.widths import value_bytes
@@ -76,12 +76,19 @@ def as_plain(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def shortened(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows to look at: of long texts the begin, of large geometries how many points they have."""
-    return _converted(batch, _begin, {**_AS_WKT, "WKB": _as_short_wkt})
+    """Rows to look at: of long texts the begin, of large geometries how many points they have.
+
+    Values that no text can be made of are told as that: the other columns are seen all the same.
+    """
+    as_text = {**_AS_WKT, "WKB": _as_short_wkt}
+    return _converted(batch, _begin, as_text, otherwise="(no text can be made of it)")
 
 
 def _begin(array: pa.Array) -> pa.Array:
-    plain = _plain(array) if _is_plain(array.type) else array
+    if not (is_plain := _is_plain(array.type)):
+        # As it will be: what cannot be written is told of here.
+        _each_as_json(array)
+    plain = _plain(array) if is_plain else array
     if not pa.types.is_large_string(plain.type):
         return plain
     begin = pc.utf8_slice_codeunits(plain, 0, _SHOWN_CHARACTERS)
@@ -106,7 +113,9 @@ def _json(result: Rows, sets: PointSets) -> Iterator[bytes]:
 
 
 def _features_as_json(result: Rows, sets: PointSets, *, lines: bool) -> Iterator[bytes]:
-    pieces = _array(_features(result, Geometries(result, sets, lines=lines)))
+    has_shapes = not lines and sets("observations").outlines is not None
+    geometries = Shapes(sets("observations")) if has_shapes else None
+    pieces = _array(_features(result, geometries or Geometries(result, sets, lines=lines)))
     yield b'{"type":"FeatureCollection","features":' + next(pieces)
     yield from pieces
     yield b"}\n"
@@ -126,7 +135,7 @@ def _array(batches: Iterable[pa.Array]) -> Iterator[bytes]:
     yield b"[]" if separator == "[\n" else b"\n]"
 
 
-def _features(result: Rows, geometries: Geometries) -> Iterator[pa.Array]:
+def _features(result: Rows, geometries: Geometries | Shapes) -> Iterator[pa.Array]:
     for rows in _rows_as_json(result):
         geometry = geometries.take(len(rows))
         yield joined('{"type":"Feature","geometry":', geometry, ',"properties":', rows, "}")
@@ -182,8 +191,12 @@ def _converted(
     batch: pa.RecordBatch,
     convert: Callable[[pa.Array], pa.Array],
     as_text: "dict[str, Callable[[pa.Array], pa.Array]] | None" = None,
+    otherwise: str | None = None,
 ) -> pa.RecordBatch:
-    """Convert columns one by one, those that hold geometries as WKT."""
+    """Convert columns one by one, those that hold geometries as WKT.
+
+    One that cannot be converted is refused, or has the text `otherwise` in each row.
+    """
     names, geometries = batch.schema.names, geometries_of(batch.schema)
     converted = []
     for array, name in zip(batch.columns, names, strict=True):
@@ -194,6 +207,9 @@ def _converted(
         # What pyarrow and Python raise of a time zone that they do not know, of a time out of
         # their range, of a record with two members of one name.
         except (pa.ArrowException, ValueError, OverflowError, shapely.errors.ShapelyError) as error:
+            if otherwise is not None:
+                converted.append(pa.array([otherwise] * len(array), pa.large_string()))
+                continue
             detail = f"{str(array.type)[:200]}: {str(error)[:200]}"
             raise NotRepresentable(
                 f"the column {name[:80]!r} has values that cannot be written as text ({detail}): "

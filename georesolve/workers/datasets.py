@@ -349,13 +349,23 @@ def first_rows(dataset: Dataset, most: int) -> Iterator[pa.RecordBatch]:
     if isinstance(file, SourceFiles):
         yield from file.read(0, rows, [*dataset.columns], few=True).to_batches(size)
         return
-    assert not isinstance(file, InMemory), "it is in Parquet"
+    for batch in rows_of(dataset, [*dataset.columns], min(size, rows)):
+        yield batch.slice(0, rows)
+        if (rows := rows - batch.num_rows) <= 0:
+            return
+
+
+def rows_of(dataset: Dataset, columns: list[str], size: int) -> Iterator[pa.RecordBatch]:
+    """Some columns of all rows of a dataset that does not lie elsewhere, `size` at a time."""
+    file = dataset.file
+    if isinstance(file, InMemory):
+        for group in file.groups:
+            yield from group.select(columns).to_batches(size)
+        return
+    assert not isinstance(file, SourceFiles), "it is one file"
     with file.place.asked(file.name) if isinstance(file, Object) else nullcontext():
         opened = streamed(file.open() if isinstance(file, Object) else file)
-        for batch in opened.iter_batches(min(size, rows), use_threads=False):
-            yield batch.slice(0, rows)
-            if (rows := rows - batch.num_rows) <= 0:
-                return
+        yield from opened.iter_batches(size, columns=columns, use_threads=False)
 
 
 class Coordinates:

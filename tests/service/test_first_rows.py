@@ -49,6 +49,17 @@ def test_what_is_long_is_cut(service):
     service.delete(f"/datasets/{made['id']}")
 
 
+def test_a_column_without_a_text_hides_no_other(service):
+    beyond = pa.array([2**62, 0], pa.timestamp("us"))
+    nested = pa.array([[2**62], [0]], pa.list_(pa.timestamp("us")))
+    table = pa.table({"lat": [1.0, 2.0], "lon": [1.0, 2.0], "beyond": beyond, "nested": nested})
+    made = registered(service, table)
+    rows = first(service, made).raise_for_status().json()
+    assert [row["lat"] for row in rows] == [1.0, 2.0]
+    assert {rows[0]["beyond"], rows[1]["nested"]} == {"(no text can be made of it)"}
+    service.delete(f"/datasets/{made['id']}")
+
+
 def test_rows_that_are_too_large_and_none(service):
     table = pa.table({"lat": [1.0, 2.0], "lon": [1.0, 2.0], "list": [[10**8] * 10**6] * 2})
     made = registered(service, table)

@@ -17,7 +17,7 @@ from georesolve.options import Options, WithinOptions
 from georesolve.workers.datasets import Edging, Outlines
 from georesolve.workers.map_shapes import shapes_in
 from tests import oracle
-from tests.conftest import finished, points, store_points
+from tests.conftest import finished, points, store_points, wait_until
 from tests.service.test_jobs import parquet
 from tests.service.test_within import texts
 
@@ -124,6 +124,13 @@ def test_the_bytes_are_those_of_files_by_every_door(service, paths, asked):
     told = service.post("/estimate", json={"inputs": inputs}).raise_for_status().json()
     assert told["fits"]
     assert told["seconds"] > 0
+
+    def is_known():
+        estimate = service.post("/estimate", json={"inputs": inputs}).raise_for_status().json()
+        return estimate["seconds_compiling"] == 0
+
+    # Jobs of the same kind were run: their code is there, as soon as the runner has told.
+    wait_until(is_known)
     with georesolve.Client(str(service.base_url)) as client:
         asked_of = getattr(client, question)(*map(str, paths), **options)
     in_process = getattr(georesolve, question)(*map(str, paths), **options)
@@ -162,6 +169,19 @@ def test_lines_lead_to_the_nearest_points(service, paths):
     refused = service.post("/resolve", files=sent, headers=lines)
     assert refused.status_code == 406
     assert "ask for it with near=true" in refused.json()["detail"]
+
+
+def test_geojson_of_a_row_a_shape_has_the_shapes(service, paths):
+    sent = {path.stem: path.read_bytes() for path in paths}
+    form = {"question": "within", **texts(ASKED["by shape"])}
+    location = service.post("/resolve", files=sent, data=form, headers=ASYNC).headers["Location"]
+    assert finished(service, location)["status"] == "successful"
+    of_a_job = service.get(f"{location}/results/matches.geojson").raise_for_status().json()
+    accept = {"Accept": "application/geo+json"}
+    at_once = service.post("/resolve", files=sent, data=form, headers=accept)
+    for told in (of_a_job, at_once.raise_for_status().json()):
+        found = [shapely.geometry.shape(one["geometry"]) for one in told["features"]]
+        assert shapely.equals_exact(found, SHAPES).all()
 
 
 def test_wkb_and_geojson_are_read_alike(service, paths):
