@@ -135,7 +135,8 @@ def _percentiles(fine: np.ndarray, least: float, most: float, *, is_count: bool)
     at = np.array(PERCENTS) / 100 * last
     ranks = np.array([np.floor(at), np.ceil(at)])
     bins = np.searchsorted(upto, ranks, "right")
-    middle = (_begins(bins) + _begins(bins + 1)) / 2
+    # The first bin is below a micrometre: 0, as of points in polygons.
+    middle = np.where(bins > 0, (_begins(bins) + _begins(bins + 1)) / 2, 0.0)
     low, high = (np.floor(middle) if is_count else middle).clip(least, most)
     found: list[float] = (low + (high - low) * (at - ranks[0])).tolist()
     return [least, *found[1:-1], most]

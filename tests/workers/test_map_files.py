@@ -102,6 +102,17 @@ def test_distances_of_many_parts_are_what_numpy_says(result):
         np.testing.assert_allclose(ratios, ratios.mean(), rtol=0.02)
 
 
+def test_distances_that_are_mostly_0(tmp_path):
+    (tmp_path / "job" / "parts").mkdir(parents=True)
+    seen = store_points(pa.table({"lat": [1.0], "lon": [2.0]}), tmp_path / "points.parquet")
+    job = Job("job", tmp_path / "job", seen, seen, MatchOptions())
+    metres = np.append(np.zeros(900), np.linspace(1, 1000, 100))
+    status = ["matched"] * 1000
+    table = pa.table({"observation": np.arange(1000), "distance_m": metres, "status": status})
+    found = measure(put_together(job, table, [0, 1000])).percentiles
+    assert found == pytest.approx(np.percentile(metres, PERCENTS), rel=1e-4)
+
+
 @pytest.mark.parametrize("most", [0, 1, 2, 63, 64, 65, 8_192, 300_000])
 def test_counts_between_whole_numbers(tmp_path, most):
     (tmp_path / "job" / "parts").mkdir(parents=True)
