@@ -454,9 +454,12 @@ def _said(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as a request says them: a length of time as a text, one column as a list."""
     said = {name: [one] if name in _BY and isinstance(one, str) else one
             for name, one in options.items()}  # fmt: skip
-    if isinstance(given := said.get("max_time"), timedelta):
+    given: Any = said.get("max_time")
+    if isinstance(given, timedelta):
         more = int(getattr(given, "nanoseconds", 0))
         said["max_time"] = f"{given // timedelta(microseconds=1) * 1000 + more}ns"
+    elif type(given).__name__ == "timedelta64":
+        said["max_time"] = f"{given.astype('timedelta64[ns]').astype(int)}ns"
     return said
 
 

@@ -107,11 +107,20 @@ REFUSED = [
     {"max_time": "1h"},
     {"observation_time": "t", "max_time": "1h"},
     {"time": "t", "max_time": "soon"},
+    {"time": "t", "max_time": True},
     {"time": "t", "max_time": 5},
     {"time": "kind", "max_time": "5s"},
     {"observation_time": "t", "reference_time": "kind", "max_time": 5},
     {"by": "country", "earth": "wgs84"},
 ]
+
+
+def test_a_client_takes_lengths_of_time_of_numpy(service):
+    with georesolve.Client(str(service.base_url)) as client:
+        lengths = "1h", np.timedelta64(1, "h"), np.timedelta64(3600 * 10**9, "ns")
+        found = [client.nearest(*SETS, time="t", max_time=length) for length in lengths]
+    assert found[1].equals(found[0], check_metadata=False)
+    assert found[2].equals(found[0], check_metadata=False)
 
 
 @pytest.mark.parametrize("options", REFUSED, ids=str)

@@ -15,6 +15,7 @@ from pydantic import (
     Field,
     PlainValidator,
     RootModel,
+    StrictBool,
     ValidationError,
     WithJsonSchema,
     create_model,
@@ -254,7 +255,8 @@ _By = Annotated[
     ),
 ]
 _MaxTime = Annotated[
-    int | float | str,
+    # True is refused with what else is no length of time, in the same words.
+    StrictBool | int | float | str,
     Field(union_mode="left_to_right"),
     # A whole number is a number, too.
     WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "pattern": "[a-z]"}]}),
