@@ -289,9 +289,10 @@ def _undecoded(source: Source, dialect: _Dialect) -> InvalidInput:
     codecs.register_error("undecoded", _mark)
     csv.field_size_limit(sys.maxsize)
     taken_for = source.charset or dialect.encoding
-    detail = (
-        f"is not {taken_for.upper()}: declare its charset, as in '{_WITH_CHARSET}', if you "
-        "send it over HTTP, or convert the file first: iconv -f windows-1252 -t utf-8"
+    is_not = f"is not {taken_for.upper()}"
+    advice = (
+        f"declare its charset, as in '{_WITH_CHARSET}', if you send it over HTTP, or convert the "
+        "file first: iconv -f windows-1252 -t utf-8"
     )
     cells: list[BadCell] = []
     refused = 0
@@ -309,10 +310,11 @@ def _undecoded(source: Source, dialect: _Dialect) -> InvalidInput:
                 value = values[place].replace(_UNDECODED, _REPLACED)[:80]
                 name = header[place] if header and place < len(header) else None
                 what = f"the name {value!r}" if row < 0 else f"the value {value!r}"
-                cells.append(BadCell(name, row if row >= 0 else None, f"{what} {detail}"))
+                cells.append(BadCell(name, row if row >= 0 else None, f"{what} {is_not}"))
     if not cells:
-        return InvalidInput(f"{source.file}: its text {detail}")
-    return bad_cells(source, cells, refused)
+        return InvalidInput(f"{source.file}: its text {is_not}: {advice}")
+    found = bad_cells(source, cells, refused)
+    return InvalidInput(f"{found.detail}: {advice}", found.errors)
 
 
 def _has_newlines(header: list[str], table: pa.Table) -> bool:

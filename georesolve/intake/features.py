@@ -47,8 +47,9 @@ def read_geojson(source: Source, most_columns: int) -> Table:
     if "crs" in document and "CRS84" not in json.dumps(document["crs"]):
         raise InvalidInput(
             f"{source.file}: its member 'crs' says {_crs_name(document['crs'])!r}, and GeoJSON is "
-            "longitude and latitude on WGS 84 (RFC 7946), urn:ogc:def:crs:OGC:1.3:CRS84: transform "
-            "the points, or leave the member out if that is what they are"
+            "longitude and latitude on WGS 84 (RFC 7946), urn:ogc:def:crs:OGC:1.3:CRS84: save it "
+            "so (EPSG:4326 in QGIS, to_crs(4326) in GeoPandas), or as a GeoPackage, which has any "
+            "CRS, or leave the member out if these are degrees"
         )
     has_shapes = source.reading.takes_shapes and any(map(_is_shape, features))
     found = [_row_of(feature, row, has_shapes) for row, feature in enumerate(features)]

@@ -99,8 +99,8 @@ def crs_of(told: dict[str, Any], named: str | None, field: pa.Field, file: str) 
         return None
     if not _is_wkb(field.type):
         detail = (
-            f"it holds {field.type} in another CRS than WGS 84: write it as WKB, or transform it "
-            "first, in GeoPandas with to_crs(4326)"
+            f"it holds {field.type} in another CRS than WGS 84: write it as WKB, as GeoPandas does "
+            "unless it is told another geometry_encoding, or transform it first, with to_crs(4326)"
         )
         raise _error(file, field.name, detail)
     authority, code = _code(crs)

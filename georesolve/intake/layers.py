@@ -68,7 +68,10 @@ def read_layer(source: Source) -> Table:
             opened = stack.pop_all()
     except (errors.DataSourceError, errors.DataLayerError) as error:
         text = str(error).replace(path, source.file).replace(str(source.path), source.file)
-        raise InvalidInput(f"{source.file}: not a readable layer: {text[:500]}") from None
+        raise InvalidInput(
+            f"{source.file}: not a readable layer: the file may be damaged or cut off, so save it "
+            f"again; GDAL says: {text[:500]}"
+        ) from None
     column = meta["geometry_name"] or "wkb_geometry"
     if column not in reader.schema.names:
         return Table(reader.schema, _batches(opened, reader, column, None))
@@ -103,7 +106,10 @@ def _opened_at(source: Source) -> str:
             # What else it may be GDAL would find out, and it reads formats that name other files.
             heads = {archive.open(str(one)).read(len(SHAPEFILE)) for one in shapes}
     except _OF_THE_ARCHIVE as error:
-        raise InvalidInput(f"{source.file}: not a readable ZIP archive: {error}") from None
+        raise InvalidInput(
+            f"{source.file}: not a readable ZIP archive: it may be damaged or cut off, so make it "
+            f"again ({error})"
+        ) from None
     if heads != {SHAPEFILE}:
         what = "compressed with zip"
         raise UnsupportedFormat(
@@ -125,19 +131,22 @@ def _layer(source: Source, path: str) -> str:
     pyogrio = needed("pyogrio", "gis", _PURPOSE)
     layers: list[tuple[str, str | None]] = pyogrio.list_layers(path).tolist()
     listed = ", ".join(repr(name) for name, _ in layers) or "none"
+    places = [{"file": source.file, "layer": name, "detail": "a layer"} for name, _ in layers]
     wanted = source.reading.layer
     if wanted is not None:
         if wanted in [name for name, _ in layers]:
             return wanted
-        raise InvalidOption(f"{source.file}: it has no layer {wanted!r}; its layers are: {listed}")
+        detail = f"{source.file}: it has no layer {wanted!r}; its layers are: {listed}"
+        raise InvalidOption(detail, places)
     of_points = [name for name, kind in layers if kind is not None and "Point" in kind]
     for names in ([name for name, _ in layers], of_points):
         if len(names) == 1:
             return names[0]
     option = f"{source.reading.prefix}layer"
     raise InvalidInput(
-        f"{source.file}: of its layers ({listed}) {len(of_points)} hold points: name one of them "
-        f"as {option} (--{option.replace('_', '-')} of the command)"
+        f"{source.file}: it has several layers: {listed}: name one of them "
+        f"as {option} (--{option.replace('_', '-')} of the command)",
+        places,
     )
 
 

@@ -253,7 +253,6 @@ def _check_columns(
 ) -> None:
     for name in names:
         if name not in dataset.columns:
-            raise InvalidOption(
-                f"{option}: there is no column {name[:80]!r}; found {listed(dataset.columns)}",
-                [{"pointer": pointer(option), "detail": f"no column {name!r}"}],
-            )
+            no_such = f"no column {name[:80]!r}; found {listed(dataset.columns)}"
+            place = {"pointer": pointer(option), "detail": no_such}
+            raise InvalidOption(f"{option}: there is {no_such}", [place])

@@ -650,3 +650,63 @@ def test_lines_and_polygons_are_drawn_and_joined(page, pictures, tmp_path):
     page.wait_for_url(re.compile(r"\?job="))
     expect(page.get_by_text("All distances are 0 m.")).to_be_visible()
     expect(place.locator(".key")).to_have_text(" Distance: 0 m")
+
+
+def test_a_refused_file_is_read_in_another_way_by_a_button(chromium, service, tmp_path):
+    lat, lon = np.array([46.95, 47.38]), np.array([7.45, 8.54])
+    for layer, places in (("seen", ["Bern", "Zürich"]), ("towns", ["Köniz", None])):
+        frame = geopandas.GeoDataFrame(
+            {"name": places}, geometry=shapely.points(lon, lat), crs=4326
+        )
+        frame.loc[[one is None for one in places], "geometry"] = None
+        frame.to_file(tmp_path / "both.gpkg", layer=layer, driver="GPKG")
+    for page in opened(chromium, service, refusal=400):
+        page.goto("/?match")
+        panel = page.get_by_role("group", name="References")
+        panel.locator("input[type=file]").set_input_files(tmp_path / "both.gpkg")
+        expect(panel.get_by_role("alert")).to_contain_text("it has several layers")
+        refuse_barriers(page)
+        panel.get_by_role("button", name="towns").click()
+        expect(panel.get_by_role("alert")).to_contain_text("there is no point")
+        panel.get_by_role("button", name="keep them, without a match").click()
+        expect(panel).to_contain_text("1 of them without valid coordinates")
+        assert panel.get_by_label("Layer of a GeoPackage").input_value() == "towns"
+        put(page, "References", "excel.csv", "lat;lon;name\n1,5;2,5;Köln\n".encode("cp1252"))
+        panel.get_by_role("button", name="Read it as windows-1252").click()
+        expect(panel.get_by_role("region", name="first rows")).to_contain_text("Köln")
+        swapped = b"lat,lon\n170.5,-45.9\n151.2,-33.9\n174.8,-36.8\n"
+        put(page, "References", "swapped.csv", swapped)
+        panel.get_by_role("button", name="Latitude is lon, longitude is lat").click()
+        expect(panel).to_contain_text("extent 45.90° S")
+
+
+def test_polygons_are_filled_by_their_counts(page, tmp_path, pictures):
+    zones = geopandas.GeoDataFrame(
+        {"name": ["one", "two", "none"]},
+        geometry=shapely.box(np.array([1, 3, 5]), 1, np.array([2, 4, 6]), 2),
+        crs=4326,
+    )
+    zones.to_crs(3857).to_file(tmp_path / "zones.gpkg", driver="GPKG")
+    page.goto("/?match")
+    put(page, "Observations", "inside.csv", b"lat,lon\n1.5,1.5\n1.5,3.4\n1.6,3.6\n")
+    panel = page.get_by_role("group", name="References")
+    panel.locator("input[type=file]").set_input_files(tmp_path / "zones.gpkg")
+    expect(panel).to_contain_text("lines and polygons")
+    ask_within(page, "0", "a count for each reference")
+    page.get_by_role("button", name="Match").click()
+    page.wait_for_url(re.compile(r"\?job="))
+    place = page.get_by_role("region", name="map of the result")
+    shapes = place.locator("path.shape")
+    expect(shapes).to_have_count(3)
+    expect(page.get_by_text("Point at a line or a polygon")).to_be_visible()
+    swatches = page.get_by_role("list", name="counts by colour").locator("rect")
+    colours = [one.get_attribute("fill") for one in swatches.all()]
+    filled = [one.get_attribute("fill") for one in shapes.all()]
+    assert sorted(filled) == sorted(colours)
+    for shape, colour in zip(shapes.all(), filled, strict=True):
+        shape.hover(force=True)
+        count = colours.index(colour)
+        words = f"{['none', 'one', 'two'][count]}: {count} observation{'' if count == 1 else 's'}"
+        expect(place.locator(".leaflet-tooltip")).to_have_text(words)
+    place.screenshot(path=pictures / "filled.png")
+    refuse_barriers(page)

@@ -268,7 +268,7 @@ def test_what_is_refused(tmp_path):
     cut = tmp_path / "cut.gpkg"
     cut.write_bytes(path.read_bytes()[:5000])
     for name, words in {
-        "two.gpkg": r"observations: of its layers \('a', 'b'\) 2 hold points",
+        "two.gpkg": "observations: it has several layers: 'a', 'b': name one",
         "without.fgb": r"its CRS is unknown \(null\)",
         "cut.gpkg": "observations: not a readable layer",
     }.items():

@@ -141,8 +141,10 @@ def test_text_in_another_encoding_is_found(tmp_path, charset, before):
     with pytest.raises(InvalidInput) as caught:
         stored(tmp_path, content, "csv", charset=charset)
     taken_for = (charset or "utf-8").upper()
-    assert f"'name', row 1: the value 'K\ufffdln' is not {taken_for}: " in caught.value.detail
+    assert f"'name', row 1: the value 'K\ufffdln' is not {taken_for}; 2 rows" in caught.value.detail
     assert "declare its charset, as in 'text/csv; charset=windows-1252'" in caught.value.detail
+    # What to do is said once, not of each place.
+    assert [one for one in caught.value.errors if "declare" in one["detail"]] == []
     assert "iconv -f windows-1252 -t utf-8" in caught.value.detail
     assert "2 rows are refused" in caught.value.detail
     assert [(one["column"], one["row"]) for one in caught.value.errors] == [

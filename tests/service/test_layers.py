@@ -112,10 +112,13 @@ def test_of_several_layers_one_is_named(service, tmp_path):
     content = written(frame(SITES_LAT, SITES_LON, 3857), tmp_path, "two.gpkg", layer="sites")
     refused = service.post("/datasets", files={"file": ("two.gpkg", content)})
     assert refused.status_code == 400
-    assert "of its layers ('seen', 'sites') 2 hold points" in refused.json()["detail"]
+    assert "it has several layers: 'seen', 'sites': name one" in refused.json()["detail"]
+    # The page makes a choice of these.
+    assert [one["layer"] for one in refused.json()["errors"]] == ["seen", "sites"]
     refused = service.post("/datasets", files={"file": ("two.gpkg", content)}, data={"layer": "s"})
     assert refused.status_code == 400
     assert "it has no layer 's'" in refused.json()["detail"]
+    assert [one["layer"] for one in refused.json()["errors"]] == ["seen", "sites"]
     sent = dict.fromkeys(("observations", "references"), ("two.gpkg", content))
     layers = {"observation_layer": "seen", "reference_layer": "sites"}
     accept = {"Accept": "application/json"}

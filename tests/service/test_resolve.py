@@ -224,7 +224,7 @@ BAD_INPUT = {
     "not UTF-8": (b"lat,lon,name\n1,2,\xff\n", "not UTF-8", {"column": "name"}),
     "header not UTF-8": (
         b"lat,lon,\xff\n1,2,3\n",
-        "is not UTF-8: declare its charset",
+        "is not UTF-8.*: declare its charset",
         {"column": "\N{REPLACEMENT CHARACTER}"},
     ),
     "truncated Parquet": (PQ[:-20], "not a readable parquet file", {}),

@@ -53,7 +53,7 @@ export async function showCluster(main) {
     const found = table(
       ["check", "", "detail"],
       checks.map((one) => [one.name, element("span", { class: `status ${one.ok ? "successful" : "failed"}` }, one.ok ? "good" : "wrong"), one.detail]),
-      { label: "checks of the service" },
+      { class: "checks", label: "checks of the service" },
     );
     shown.replaceChildren(state, element("section", { class: "card" }, element("h2", {}, "Checks"), found));
     setTimeout(look, LOOK_MS);

@@ -42,7 +42,8 @@ export function rowsTable(rows, label, { lat = "", lon, id_column: id, geometry 
   // As many digits as a person reads: of degrees to 10 cm, of metres to a millimetre.
   const text = (value, name) => {
     if (typeof value === "number") return String(Number(value.toFixed(/_m$/.test(name) ? 3 : 6)));
-    return value === null || typeof value !== "object" ? String(value ?? "–") : JSON.stringify(value);
+    // Of a time no fraction that is none.
+    return value === null || typeof value !== "object" ? String(value ?? "–").replace(/(T\d\d:\d\d:\d\d)\.0+(?=Z|[+-]|$)/, "$1") : JSON.stringify(value);
   };
   const headings = names.map((name) => (roles[name] ? element("span", {}, name, element("small", {}, ` ${roles[name]}`)) : name));
   return table(headings, rows.map((row) => names.map((name) => text(row[name], name))), { class: "preview", numbers, label });
@@ -72,13 +73,19 @@ export function named(name, rename) {
   const heading = element("h1", {}, name);
   const change = element("button", { type: "button", class: "quiet", "aria-label": `rename ${name}` }, "Rename");
   const place = element("div", { class: "named" }, heading, change);
+  const show = (called) => {
+    const renamed = named(called, rename);
+    place.replaceWith(renamed);
+    renamed.querySelector("button").focus();
+  };
   change.addEventListener("click", () => {
     const input = element("input", { value: name, maxlength: 200, "aria-label": "name" });
     const form = element("form", { class: "named" }, input, element("button", { class: "main" }, "Save"));
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
-      if (input.value.trim()) place.replaceWith(named((await rename(input.value.trim())).name, rename));
+      if (input.value.trim()) show((await rename(input.value.trim())).name);
     });
+    form.addEventListener("keydown", (event) => event.key === "Escape" && show(name));
     place.replaceChildren(form);
     input.select();
   });

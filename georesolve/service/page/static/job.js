@@ -5,7 +5,7 @@ import { definitions, element, folded, named, problemOf, rowsTable, table } from
 import { commandsOf } from "./commands.js";
 import { otherEarth } from "./earths.js";
 import { histogramOf } from "./histogram.js";
-import { mapOf } from "./map.js";
+import { NAMED, mapOf } from "./map.js";
 import { age, bytes, count, inRows, seconds, time } from "./quantities.js";
 
 const LIVE = ["accepted", "running"];
@@ -137,7 +137,9 @@ async function showOutcome(outcome, job, address) {
   );
   if (isDrawn) map.replaceChildren(...(await mapOf(address, kind, report.options)));
   const first = await rowsOfResult(address, SHOWN_ROWS);
-  if (first.length) rows.append(element("h2", {}, first.length < report.rows ? "First rows" : "Rows"), rowsTable(first, "first rows of the result"));
+  // What things are called comes first: a phone shows a few columns.
+  const shown = first.map((row) => ({ ...Object.fromEntries(Object.entries(row).filter(([name]) => NAMED.test(name))), ...row }));
+  if (first.length) rows.append(element("h2", {}, first.length < report.rows ? "First rows" : "Rows"), rowsTable(shown, "first rows of the result"));
 }
 
 // What a row of the result is of: "nearest", "pair", or "observation" or "reference" of a summary.
@@ -172,7 +174,8 @@ function downloadsOf(job, address, isCount) {
     "div",
     { class: "row", "data-result": wanted },
     Object.entries(FORMATS).filter(([name]) => !(isCount && name.endsWith("line"))).map(([name, text]) =>
-      element("a", { class: "button", href: `${address}/results/${name}`, download: name.split("?")[0] }, text),
+      // Counts of polygons have these.
+      element("a", { class: "button", href: `${address}/results/${name}`, download: name.split("?")[0] }, isCount ? text.replace(" points", "") : text),
     ),
   );
 }
@@ -180,11 +183,13 @@ function downloadsOf(job, address, isCount) {
 // The clock's time from the acceptance of a job to its end adds up; that of its workers, who may work
 // side by side, and of what came before it stands apart.
 function stagesOf(job, report) {
-  const { queue = 0, partitions = 0, assemble = 0, ...others } = report.seconds;
+  const { queue = 0, partitions = 0, assemble = 0, compile = 0, ...others } = report.seconds;
+  const compiling = Math.min(compile, partitions);
   const took = lasted(job);
   const clock = [
     ["waiting for its turn", queue],
-    ["search by the workers, handed out by Dask", partitions],
+    ...(compiling ? [["preparing for questions of this kind, once on this machine (kernels are compiled)", compiling]] : []),
+    ["search by the workers, handed out by Dask", partitions - compiling],
     ["the result is put together", assemble],
     ["starting, checking, noting", Math.max(0, took - partitions - assemble)],
   ];

@@ -28,7 +28,7 @@ export async function showJobs(main, query) {
     const page = await get(address);
     const next = linkOf(page, "next");
     const has = page.jobs.some((job) => job.owner);
-    const headings = ["job", "status", "rows", "accepted", "took", ...(has ? ["key"] : [])];
+    const headings = ["job", "status", "rows searched", "accepted", "took", ...(has ? ["key"] : [])];
     const rows = page.jobs.map((job) => rowOf(job).slice(0, headings.length));
     // What the keyboard stands on stays.
     if (list.contains(document.activeElement)) return void setTimeout(look, LOOK_MS);

@@ -1,7 +1,7 @@
 // The result on a map: tiles of the service, and near by each observation with lines to its references,
 // or with its count; below and above them land, borders and names.
 
-import { Problem, get } from "./api.js";
+import { Problem, get, rowsIn } from "./api.js";
 import { definitions, element, problemOf } from "./elements.js";
 import { groundOf } from "./ground.js";
 import { count, inRows, many, metres, rangeOf } from "./quantities.js";
@@ -14,11 +14,13 @@ const MOST_DOTS = 5000;
 const MOST_TILES = 40;
 // A tile with more gives none of them, and beside it dots would look like all that there is.
 const MOST_A_TILE = 2000;
+// Of so many lines and polygons the page holds the counts, and fills them.
+const MOST_FILLED = 10000;
 const TILE_PIXELS = 256;
 const WIDE_PIXELS = 700;
 const COUNTED = { observation: "reference", reference: "observation" };
 const OWN = /^(observation|reference|rank|distance_m|status|count|near_lat|near_lon|bearing_deg)$/;
-const NAMED = /name|title|label/i;
+export const NAMED = /name|title|label/i;
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -77,14 +79,14 @@ export async function mapOf(address, kind, options) {
 }
 
 // What the colours mean.
-function keyOf({ colors, color_unmatched: unmatched, counts, rows }, kind) {
+function keyOf({ colors, color_unmatched: unmatched, counts, rows }, kind, areFilled) {
   if (kind in COUNTED) {
     const ranges = colors.map(({ color, count: from }, at) => {
       const words = at + 1 < colors.length ? rangeOf(from, colors[at + 1].count - 1) : `${count(from)} or more`;
       return [color, words];
     });
     return [
-      element("p", {}, `Colour is the greatest count of the ${kind}s in a pixel.`),
+      element("p", {}, areFilled ? "Colour is the count of each." : `Colour is the greatest count of the ${kind}s in a pixel.`),
       element("ul", { class: "ranges", "aria-label": "counts by colour" }, [[unmatched, "0"], ...ranges].map(([color, words]) => element("li", {}, swatches("swatch", [color]), ` ${words}`))),
     ];
   }
@@ -128,18 +130,22 @@ async function draw(place, told, address, layer, kind, options) {
   const ground = await groundOf(map);
   // A pixel of a tile is two of the map: single observations are seen.
   const doubled = { tileSize: 2 * TILE_PIXELS, zoomOffset: -1, maxNativeZoom: layer.maxzoom };
-  const tiles = L.tileLayer(`${address}/tiles/{z}/{x}/{y}.png`, doubled).addTo(map);
+  const tiles = L.tileLayer(`${address}/tiles/{z}/{x}/{y}.png`, doubled);
   const dots = L.canvas({ padding: 0.3 });
   // Leaflet takes a text for HTML, and an element as it is: ids are a stranger's.
   const tip = (one) => wordsOf(one.options.row, kind);
-  const singles = L.featureGroup().bindTooltip(tip, { sticky: true }).addTo(map);
+  const singles = L.featureGroup().bindTooltip(tip, { sticky: true });
+  // Lines and polygons are filled by their counts: their first vertices would say the same again.
+  const rows = kind === "reference" && layer.shapes && layer.rows <= MOST_FILLED ? new Map() : null;
+  if (rows) for await (const row of rowsIn(address)) rows.set(row.reference, row);
+  else for (const one of [tiles, singles]) one.addTo(map);
   const layers = { [kind in COUNTED ? "Counts" : "Distances"]: tiles, [kind in COUNTED ? "Single points" : "Points and lines"]: singles, ...ground };
   L.control.layers({}, layers, { collapsed: !isWide }).addTo(map);
   const whole = L.control({ position: "topleft" });
   whole.onAdd = () => element("div", { class: "leaflet-bar" }, element("a", { href: "#", role: "button", title: "Show all", "aria-label": "Show all", onclick: (event) => (event.preventDefault(), map.fitBounds(all)) }, "⤢"));
   whole.addTo(map);
   const key = L.control({ position: "bottomleft" });
-  key.onAdd = () => element("div", { class: "key" }, keyOf(layer, kind));
+  key.onAdd = () => element("div", { class: "key" }, keyOf(layer, kind, Boolean(rows)));
   key.addTo(map);
   const ranks = kind === "nearest" ? options.k : 1;
   let asking = new AbortController();
@@ -173,10 +179,11 @@ async function draw(place, told, address, layer, kind, options) {
     // Lines below the dots, and an observation above its references.
     const level = ({ options: { className } }) => ["join", "reference"].indexOf(className) & 3;
     parts.sort((one, other) => level(one) - level(other)).forEach((part) => singles.addLayer(part));
-    told.textContent = !total ? "Nothing of the result is in view." : isNear ? NEAR[kind](total) : FAR[kind];
+    told.textContent = rows ? "Point at a line or a polygon to read its count." : !total ? "Nothing of the result is in view." : isNear ? NEAR[kind](total) : FAR[kind];
   };
   map.on("moveend", near);
-  if (layer.shapes) told.after(await shapesOn(map, address));
+  const filled = rows && { colour: (reference) => colourOf(layer, rows.get(reference)?.count), words: (reference) => wordsOf(rows.get(reference), kind) };
+  if (layer.shapes) told.after(await shapesOn(map, address, filled));
   await near();
 }
 
@@ -195,6 +202,8 @@ function tilesIn(map) {
   return found;
 }
 
+const colourOf = (layer, number) => layer.colors.findLast((one) => one.count <= number)?.color ?? layer.color_unmatched;
+
 // A line across the antimeridian comes in two pieces, and is drawn as one.
 // `dots` is the canvas for what is too much for lines.
 function single({ geometry, properties: row }, world, layer, kind, dots) {
@@ -207,8 +216,7 @@ function single({ geometry, properties: row }, world, layer, kind, dots) {
     // Where a shape is nearest the result may not say.
     const near = layer.colors.findLast((one) => one.distance_m <= row.distance_m);
     if (!(kind in COUNTED)) return [dot(lat, lon + world, row.reference === null ? layer.color_unmatched : (near ?? layer.colors[0]).color, row.reference === null ? "unmatched" : "observation")];
-    const range = layer.colors.findLast((one) => one.count <= row.count);
-    return [dot(lat, lon + world, range?.color ?? layer.color_unmatched, "counted")];
+    return [dot(lat, lon + world, colourOf(layer, row.count), "counted")];
   }
   const pieces = geometry.type === "LineString" ? [geometry.coordinates] : geometry.coordinates;
   const [lon, lat] = pieces[0][0];

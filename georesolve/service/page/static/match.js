@@ -7,6 +7,7 @@ import { bytes, count, inRows, roughly } from "./quantities.js";
 import { PointSet } from "./set.js";
 
 const PAUSE_MS = 250;
+const SLOW_MS = 1500;
 
 export async function showMatch(main, query) {
   document.title = "Match · georesolve";
@@ -22,7 +23,11 @@ export async function showMatch(main, query) {
   let shaped = null;
   let asking = new AbortController();
 
-  const tell = (words, name = "faint") => estimate.replaceChildren(element("p", { class: name }, words));
+  const show = (...shown) => {
+    estimate.removeAttribute("aria-busy");
+    estimate.replaceChildren(...shown);
+  };
+  const tell = (words) => show(element("p", { class: "faint" }, words));
   const changed = () => {
     for (const [role, set] of Object.entries(sets)) set.carry.hidden = !hasRows(role);
     // The map joins an observation to the nearest point of a shape, if the result has that.
@@ -34,6 +39,7 @@ export async function showMatch(main, query) {
     history.replaceState(null, "", `?${address.toString().replace("match=", "match")}`);
     asking.abort();
     clearTimeout(timer);
+    estimate.setAttribute("aria-busy", "true");
     if (!pressed) timer = setTimeout(ask, PAUSE_MS);
   };
   // An estimate may be of another height than the last: it must not move a button that is pressed.
@@ -49,7 +55,7 @@ export async function showMatch(main, query) {
     for (const set of Object.values(sets)) if (set.file && !set.dataset) set.read();
   });
   for (const role of ["observations", "references"]) {
-    sets[role] = new PointSet(role, registered.datasets, () => options.reading(), changed);
+    sets[role] = new PointSet(role, registered.datasets, () => options, changed);
   }
   // Whether a row of the result is of one row of the set, so that it can take its columns along.
   const hasRows = (role) => !options.summary || `${options.summary}s` === role;
@@ -72,7 +78,7 @@ export async function showMatch(main, query) {
     else if (role) {
       sets[role].refuse(document);
       tell(`Mend the ${role}.`);
-    } else estimate.replaceChildren(problemOf(document));
+    } else show(problemOf(document));
   }
 
   // Tell what the job would take, or what is wrong; returns whether it fits.
@@ -85,20 +91,23 @@ export async function showMatch(main, query) {
       return false;
     }
     if (without.length || options.missing.length) {
-      tell(`Give ${without.length > 1 ? "both sets" : (without[0] ?? "the distance")} first.`);
+      tell(`Give ${without.length > 1 ? "both sets" : (without[0] ?? options.missing[0].option.called)} first.`);
       return false;
     }
+    const slow = setTimeout(tell, SLOW_MS, "A sample of both sets is searched. The first time this takes some seconds.");
     try {
       const found = await post("estimate", { inputs: inputs() }, {}, { signal: asking.signal });
       const spread = typeof found.rows_spread === "number" ? ` (from a sample, ± ${count(found.rows_spread)})` : "";
-      const workers = found.devices === 1 ? "1 worker" : `${found.devices} workers`;
-      estimate.replaceChildren(
+      const first = found.seconds_compiling
+        ? `the machine first prepares for questions of this kind, once: ${roughly(found.seconds_compiling)}, or longer if it is busy`
+        : "the first job after a start, or with these references";
+      show(
         element(
           "p",
           {},
           element("strong", {}, `${inRows(found.rows)}${spread}`),
-          `, ${bytes(found.bytes_out)}; on ${workers} about ${roughly(found.seconds_warm)} warm, ${roughly(found.seconds_cold)} cold`,
-          element("small", { class: "faint" }, " (cold: the first job after a start, or with these references)"),
+          `, ${bytes(found.bytes_out)}; about ${roughly(found.seconds_warm)}, the first time ${roughly(found.seconds_cold)}`,
+          element("small", { class: "faint" }, ` (${first})`),
         ),
         ...found.obstacles.map((one) => element("p", { class: "problem" }, one)),
       );
@@ -106,6 +115,8 @@ export async function showMatch(main, query) {
     } catch (error) {
       if (error.name !== "AbortError") refused(error);
       return false;
+    } finally {
+      clearTimeout(slow);
     }
   }
 

@@ -17,24 +17,25 @@ const UNITS = { m: 1, km: 1000, miles: 1609.344 };
 // `first`: beside the question, all others under "More". `metres`: typed with a unit. `says`: what its
 // choices do. `reads`: a file is read in another way. `without`: no option of results that are such
 // counts. `with`: an option beside another that has a value. `typed`: what is typed becomes its value.
+// `called` is one that is `required`, or `needed` beside others, and what is said where it is missing.
 const OPTIONS = [
   { name: "k", first: true, label: "References for each observation (k)" },
   { name: "max_distance_m", first: true, metres: true, label: "Not farther than", empty: "no limit" },
-  { name: "distance_m", first: true, metres: true, label: "Within", required: true },
+  { name: "distance_m", first: true, metres: true, label: "Within", required: true, called: "the distance" },
   { name: "summary", first: true, label: "Result", choices: SUMMARIES, note: "counts make no pairs, however many these would be" },
   { name: "exclude_self", label: "Leave out an observation's own row", note: "for a set that is matched with itself" },
   { name: "once", label: "Each pair once", note: "for a set that is matched with itself", without: ["reference"] },
-  { name: "by", label: "Only where these columns are equal", typed: namesOf, empty: "country", note: "of both files, with commas between; points only", without: ["reference"] },
-  { name: "time", label: "Only near in time: the column of times", typed: String, empty: "none", note: "of both files; points only", without: ["reference"] },
-  { name: "max_time", with: "time", label: "Not farther apart in time than", typed: lengthOf, empty: "15min", note: "d, h, min, s, or a number for times that are numbers" },
+  { name: "by", label: "Only where these columns are equal", typed: namesOf, columns: true, empty: "such as country", note: "of both files, several with commas between; points only", without: ["reference"] },
+  { name: "time", label: "Only near in time: the column of times", typed: String, columns: true, empty: "none", note: "of both files; points only", without: ["reference"] },
+  { name: "max_time", with: "time", label: "Not farther apart in time than", typed: lengthOf, empty: "15min", note: "d, h, min, s, or a number for times that are numbers", called: "how far apart in time", needed: isOpenInTime },
   { name: "time_direction", with: "time", label: "References in time", says: { nearest: "before or after", backward: "not later than the observation", forward: "not earlier than the observation" } },
-  { name: "allow_exact", with: "time", label: "Take references of the very same time" },
+  { name: "allow_exact", with: "time", label: "Take references of the very same time", note: "" },
   { name: "rank_by", with: "time", label: "Which comes first", says: { distance: "the nearest", time: "the least time apart, then the nearest" } },
   { name: "near", label: "Add where the reference lies, and the bearing to it", note: "three more columns", without: ["observation", "reference"] },
   { name: "earth", label: "Measure on", note: "lines and polygons: on the sphere alone", says: { sphere: "a sphere", wgs84: "the ellipsoid of WGS 84, by geodesics" } },
   { name: "how", label: "Observations without a match", says: { left: "keep them, with a status", inner: "leave them out" }, without: ["observation", "reference"] },
   { name: "on_invalid", reads: true, label: "Rows with invalid coordinates", says: { error: "refuse the file and name them", null: "keep them, without a match" } },
-  { name: "coordinates", reads: true, label: "Coordinates that look like no degrees", says: { check: "refuse metres, radians, swapped axes", trust: "take all numbers for degrees" } },
+  { name: "coordinates", reads: true, label: "Coordinates that look like no degrees", says: { check: "refuse them and say why", trust: "take all numbers for degrees" } },
   { name: "algorithm", label: "How to search", note: "the answer is the same", says: { auto: "as the service thinks best", tree: "down a tree", brute: "compare every pair" } },
 ];
 
@@ -92,7 +93,8 @@ export class MatchOptions {
 
   // The options that must be given, and are not.
   get missing() {
-    return Object.values(this.fields).filter(({ option, label, field }) => option.required && !label.hidden && field.value === "");
+    const is = ({ option, label, field }) => !label.hidden && field.value === "" && (option.required || option.needed?.(this.fields));
+    return Object.values(this.fields).filter(is);
   }
 
   // Show the options that the question has; others are hidden, and not sent.
@@ -127,6 +129,13 @@ export class MatchOptions {
     return Object.fromEntries(reads.map(([name, { value }]) => [name, value()]));
   }
 
+  // What else a file could be read with that a refusal names: words, and what sets it.
+  waysAround(detail) {
+    return Object.entries(this.fields).flatMap(([name, { option, field }]) =>
+      option.reads ? Object.entries(option.says).filter(([value]) => detail.includes(`option ${name}=${value}`)).map(([value, words]) => [`${option.label}: ${words}`, () => (field.value = value)]) : [],
+    );
+  }
+
   // Mark the fields that hold what no value may be; returns whether there are none.
   check() {
     const wrong = Object.entries(this.fields).filter(([, { field, label }]) => !label.hidden && !field.validity.valid && !field.validity.valueMissing);
@@ -150,8 +159,13 @@ export class MatchOptions {
   }
 }
 
+// Whether a column of times alone restricts nothing.
+function isOpenInTime({ time_direction: direction, allow_exact: exact, rank_by: rank }) {
+  return direction.field.value === "nearest" && exact.field.checked && rank.field.value === "distance";
+}
+
 function namesOf(text) {
-  return text.split(",").map((one) => one.trim());
+  return text.split(",").map((one) => one.trim()).filter(Boolean);
 }
 
 function lengthOf(text) {
@@ -159,9 +173,9 @@ function lengthOf(text) {
 }
 
 // The field of an option, what is shown of it, and what its value is in the words of the API.
-function fieldOf({ name, metres, choices, says, empty, required, typed }, schema, onchange) {
+function fieldOf({ name, metres, choices, says, empty, required, typed, columns }, schema, onchange) {
   if (typed) {
-    const field = element("input", { name, placeholder: empty, spellcheck: false, onchange });
+    const field = element("input", { name, placeholder: empty, list: columns && "references-columns", spellcheck: false, onchange });
     return { field, shown: field, value: () => (field.value.trim() === "" ? undefined : typed(field.value.trim())) };
   }
   if (choices || schema.enum) {

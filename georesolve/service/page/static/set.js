@@ -6,26 +6,29 @@ import { rowsOf } from "./preview.js";
 import { bytes, count, degrees, inRows } from "./quantities.js";
 
 const READ = {
-  lat: ["Latitude", "recognised"],
-  lon: ["Longitude", "recognised"],
+  lat: ["Latitude, or northing", "recognised"],
+  lon: ["Longitude, or easting", "recognised"],
   geometry: ["Geometry", "recognised"],
   id: ["Id", "recognised"],
   layer: ["Layer of a GeoPackage", "the only one"],
   crs: ["CRS of these coordinates", "degrees, or EPSG:25832"],
+  charset: ["Encoding of a CSV", "UTF-8, or windows-1252"],
 };
+const UNLISTED = ["layer", "crs", "charset"];
 // What a refusal says where one of these fields mends it.
-const MENDED = { layer: /as layer|no layer/, crs: /option crs|crs=|the CRS / };
+const MENDED = { lat: /option lat=|lat=\.\.\./, lon: /lon=\.\.\./, layer: /as layer|no layer/, crs: /option crs|crs=|the CRS /, charset: /charset/ };
 const SAYS = { observations: ["Observations", "what was seen"], references: ["References", "where things are"] };
 const ENDINGS = ".parquet,.csv,.tsv,.geojson,.json,.arrow,.arrows,.gpkg,.fgb,.zip,.gz";
 const SHOWN_ROWS = 5;
 
 export class PointSet {
-  // `registered` are datasets to choose from; `reading` gives how a file is to be read.
-  constructor(role, registered, reading, changed) {
+  // `registered` are datasets to choose from; `options` say how a file is to be read.
+  constructor(role, registered, options, changed) {
     this.role = role;
     this.file = null;
     this.dataset = null;
-    this.reading = reading;
+    this.isOpened = false;
+    this.options = options;
     this.changed = changed;
     this.sending = new AbortController();
     // Settles when it is known what the last file or dataset is.
@@ -43,13 +46,13 @@ export class PointSet {
     this.names = Object.fromEntries(
       Object.entries(READ).map(([name, [, placeholder]]) => [
         name,
-        element("input", { list: name in { layer: 0, crs: 0 } ? null : this.columns.id, placeholder, onchange: () => this.file && this.read() }),
+        element("input", { list: UNLISTED.includes(name) ? null : this.columns.id, placeholder, onchange: () => this.file && this.read() }),
       ]),
     );
     this.details = element(
       "details",
       {},
-      element("summary", {}, "Columns, layer, CRS"),
+      element("summary", {}, "Columns, layer, CRS, encoding"),
       this.columns,
       element("div", { class: "fields" }, Object.entries(this.names).map(([name, input]) => element("label", {}, READ[name][0], input))),
     );
@@ -100,9 +103,9 @@ export class PointSet {
   // Send the file; the service reads it, and tells what it recognised or what is wrong.
   async read() {
     const form = new FormData();
-    const names = Object.entries(this.names).map(([name, input]) => [name, input.value.trim()]);
-    for (const [name, value] of [...names, ...Object.entries(this.reading())]) if (value) form.append(name, value);
-    form.append("file", this.file, this.file.name);
+    const { charset, ...names } = Object.fromEntries(Object.entries(this.names).map(([name, input]) => [name, input.value.trim()]));
+    for (const [name, value] of Object.entries({ ...names, ...this.options().reading() })) if (value) form.append(name, value);
+    form.append("file", charset ? this.file.slice(0, this.file.size, `text/csv; charset=${charset}`) : this.file, this.file.name);
     const bar = element("progress", { max: 1, value: 0, "aria-label": `${this.file.name} is sent` });
     const says = element("p", {}, `${this.file.name}: sending`);
     const told = (sent, all) => {
@@ -119,12 +122,25 @@ export class PointSet {
   // What was refused of this set, beside it.
   refuse(problem) {
     this.found.querySelector(".problem")?.remove();
-    this.found.prepend(problemOf(problem));
-    // What mends it is often the name of a column.
-    if (/column|option|layer/.test(problem.detail)) this.details.open = true;
+    const shown = problemOf(problem);
+    shown.append(element("div", { class: "row" }, this.#mending(problem)));
+    this.found.prepend(shown);
     for (const [name, words] of Object.entries(MENDED)) {
-      if (words.test(problem.detail)) this.names[name].setAttribute("aria-invalid", "true");
+      if (!words.test(problem.detail)) continue;
+      this.names[name].setAttribute("aria-invalid", "true");
+      this.isOpened ||= !this.details.open;
+      this.details.open = true;
     }
+  }
+
+  // Buttons that read the file in another way which was refused: another layer, rows that are kept.
+  #mending({ detail, errors = [] }) {
+    const button = (words, set) => element("button", { type: "button", onclick: () => (set(), this.read()) }, words);
+    const layers = errors.filter((one) => one.layer).map(({ layer }) => button(layer, () => (this.names.layer.value = layer)));
+    const [, lat, lon] = /send the options lat=(.+) and lon=(.+); or/.exec(detail) ?? [];
+    const swapped = lat ? [button(`Latitude is ${lat}, longitude is ${lon}`, () => Object.assign(this.names.lat, { value: lat }) && Object.assign(this.names.lon, { value: lon }))] : [];
+    const encoded = /charset=windows-1252/.test(detail) ? [button("Read it as windows-1252", () => (this.names.charset.value = "windows-1252"))] : [];
+    return [...layers, ...swapped, ...encoded, ...this.options().waysAround(detail).map(([words, set]) => button(words, set))];
   }
 
   async #become(dataset) {
@@ -159,6 +175,8 @@ export class PointSet {
     this.columns.replaceChildren(...dataset.columns.map((name) => element("option", { value: name })));
     const [west, south, east, north] = dataset.bbox ?? [];
     const extent = dataset.bbox && `extent ${degrees(south, "S", "N")} to ${degrees(north, "S", "N")}, ${degrees(west, "W", "E")} to ${degrees(east, "W", "E")}`;
+    // What a refusal opened takes much room on a phone.
+    if (this.isOpened && !this.details.contains(document.activeElement)) this.details.open = this.isOpened = false;
     const facts = [inRows(dataset.rows), dataset.geometry && `lines and polygons in ${dataset.geometry}`, dataset.invalid_rows ? `${count(dataset.invalid_rows)} of them without valid coordinates` : null, extent];
     this.found.append(element("p", {}, element("strong", {}, this.file?.name ?? dataset.name), element("br"), element("span", { class: "faint" }, facts.filter(Boolean).join(" · "))));
     const others = dataset.columns.filter((name) => ![dataset.lat, dataset.lon, dataset.id_column].includes(name));
@@ -168,6 +186,7 @@ export class PointSet {
       const box = (name) => element("label", { class: "chip" }, element("input", { type: "checkbox", value: name, checked: name === called, onchange: this.changed }), ` ${name}`);
       this.carry.append(element("h3", {}, "Take along into the result"), ...others.map(box));
     }
+    if (!dataset.rows) this.found.append(element("p", { class: "remark" }, "The file has no rows, so nothing can be matched."));
     const rows = await get(`datasets/${dataset.id}/rows?most=${SHOWN_ROWS}`, { signal });
     this.found.append(rowsTable(rows, `first rows of the ${this.role}`, dataset));
   }

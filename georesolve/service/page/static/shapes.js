@@ -4,12 +4,15 @@ import { get } from "./api.js";
 import { element } from "./elements.js";
 import { count } from "./quantities.js";
 
-// Draws them with every move; returns what tells where not all are drawn.
-export async function shapesOn(map, address) {
+// Draws them with every move; returns what tells where not all are drawn. Where each has its row of the
+// result, `filled` says by the row of the set how it is filled, and what stands there.
+export async function shapesOn(map, address, filled = null) {
   const told = element("p", { class: "faint", "aria-live": "polite" });
   map.createPane("shapes").style.zIndex = 350;
   const style = { color: "#b87a00", weight: 1.5, fillColor: "#ffc35c", fillOpacity: 0.15, className: "shape" };
-  const drawn = L.geoJSON(null, { pane: "shapes", interactive: false, style }).addTo(map);
+  const own = ({ properties }) => (filled ? { ...style, fillColor: filled.colour(properties.reference), fillOpacity: 0.75 } : style);
+  const drawn = L.geoJSON(null, { pane: "shapes", interactive: Boolean(filled), style: own }).addTo(map);
+  if (filled) drawn.bindTooltip(({ feature }) => filled.words(feature.properties.reference), { sticky: true });
   let asking = new AbortController();
   const draw = async () => {
     asking.abort();
