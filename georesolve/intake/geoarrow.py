@@ -1,4 +1,4 @@
-"""Lines and polygons in the native encodings of GeoArrow, made WKB: what is read from there on."""
+"""Native encodings of GeoArrow, made WKB: lines and polygons, and points that are transformed."""
 
 import json
 from collections.abc import Iterator
@@ -21,13 +21,17 @@ _BY_DEPTH = (
 """By the lists around their coordinates; the first where neither the type nor GeoParquet says."""
 
 
-def native_kind(field: pa.Field, encoding: str | None) -> str | None:
-    """What a column holds natively; None of WKB, of points with x and y apart, and of all else."""
+def native_kind(field: pa.Field, encoding: str | None, *, also_apart: bool = False) -> str | None:
+    """What a column holds natively; None of WKB and all else.
+
+    Of points with x and y apart, which are read as they are, it is None unless they count `also`.
+    """
     depth, type = 0, _stored(field.type)
     while _is_list(type):
         depth, type = depth + 1, type.value_type
     is_apart = pa.types.is_struct(type) and {"x", "y"} <= {one.name for one in type}
-    if depth >= len(_BY_DEPTH) or not (pa.types.is_fixed_size_list(type) or (is_apart and depth)):
+    is_told = pa.types.is_fixed_size_list(type) or (is_apart and (depth > 0 or also_apart))
+    if depth >= len(_BY_DEPTH) or not is_told:
         return None
     allowed = _BY_DEPTH[depth]
     told = getattr(field.type, "extension_name", None) or (field.metadata or {}).get(_NAME, b"")

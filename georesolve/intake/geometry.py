@@ -84,7 +84,7 @@ def geometry_of(
 def crs_of(told: dict[str, Any], named: str | None, field: pa.Field, file: str) -> Any:
     """The CRS of a geometry column that is not on WGS 84: what GeoParquet says, else the one named.
 
-    None where it is on WGS 84. It raises InvalidInput where it is unknown, or the column no WKB.
+    None where it is on WGS 84. It raises InvalidInput where it is unknown.
     """
     # GeoParquet 1.1: no crs means longitude and latitude on WGS 84, null means that none is known.
     # A column of WKB of which no GeoParquet says anything is as a column of coordinates.
@@ -97,17 +97,12 @@ def crs_of(told: dict[str, Any], named: str | None, field: pa.Field, file: str) 
         raise _error(file, field.name, detail)
     if is_wgs_84(crs) or crs == "OGC:CRS84":
         return None
-    if not _is_wkb(field.type):
-        detail = (
-            f"it holds {field.type} in another CRS than WGS 84: write it as WKB, as GeoPandas does "
-            "unless it is told another geometry_encoding, or transform it first, with to_crs(4326)"
-        )
-        raise _error(file, field.name, detail)
     authority, code = _code(crs)
     return f"{authority}:{code}" if authority else crs
 
 
-def _is_wkb(type: pa.DataType) -> bool:
+def is_wkb(type: pa.DataType) -> bool:
+    """Whether a column may be one of WKB."""
     is_one = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
     return any(one(type) for one in is_one)
 

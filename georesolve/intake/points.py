@@ -22,6 +22,7 @@ from georesolve.intake.geometry import (
     crs_of,
     geometries_of,
     geometry_of,
+    is_wkb,
     told_of,
 )
 from georesolve.intake.plausibility import Findings
@@ -75,10 +76,15 @@ class PointTable:
                 kind = native_kind(field, told.get("encoding")) if takes else None
                 if kind:
                     told = said_of(field) | told
+                crs = crs_of(told, reading.crs, field, file)
+                if crs is not None and not kind:
+                    kind = native_kind(field, told.get("encoding"), also_apart=True)
+                if kind:
+                    self.geometries.get(geometry.column, {}).update(encoding="WKB")
                     self._batches = as_wkb(self._batches, geometry.column, kind, file)
                     field = pa.field(geometry.column, pa.binary())
                     schema = schema.set(schema.get_field_index(geometry.column), field)
-                if (crs := crs_of(told, reading.crs, field, file)) is not None:
+                if crs is not None and is_wkb(field.type):
                     from georesolve.intake.crs import degrees_from, in_degrees
 
                     if (transformer := degrees_from(crs, file)) is not None:

@@ -454,8 +454,15 @@ def test_geoparquet_in_another_crs_is_transformed(tmp_path, said, named):
         given = 6378137 * np.stack([radians[:, 0], y], axis=1)
     else:
         given = degrees
-    for shapes, takes in ((shapely.points(given), False), ([shapely.LineString(given)], True)):
-        content = geoparquet(wkb(shapes), {"encoding": "WKB", "crs": said})
+    x, y = given.T
+    line = wkb([shapely.LineString(given)])
+    for column, encoding, takes in (
+        (wkb(shapely.points(given)), "WKB", False),
+        (line, "WKB", True),
+        (pa.StructArray.from_arrays([x, y], ["x", "y"]), "point", False),
+        (pa.StructArray.from_arrays([x, y], ["x", "y"]), "point", True),
+    ):
+        content = geoparquet(column, {"encoding": encoding, "crs": said})
         crs = f"EPSG:{named}" if isinstance(named, int) else named
         lat, lon, table, _ = stored(tmp_path, content, "parquet", crs=crs, takes_shapes=takes)
         found = shapely.get_coordinates(shapely.from_wkb(table["place"].to_pylist()))
@@ -468,11 +475,6 @@ def test_geoparquet_in_another_crs_is_transformed(tmp_path, said, named):
 @pytest.mark.parametrize(
     ("content", "format", "message"),
     [
-        (
-            geoparquet(geoarrow([False] * 3), {"encoding": "point", "crs": MERCATOR}),
-            "parquet",
-            "in another CRS than WGS 84: write it as WKB",
-        ),
         (geoparquet(wkb(POINTS), {"crs": None}), "parquet", "CRS is unknown.*the option crs"),
         (geoparquet(wkb(POINTS), {"crs": "EPSG:4978"}), "parquet", "no longitudes and latitudes"),
         (geoparquet(wkb(POINTS), {"crs": "EPSG:5773"}), "parquet", "no longitudes and latitudes"),
