@@ -117,6 +117,7 @@ def test_the_samples_are_matched(page, pictures):
     page.get_by_label("name", exact=True).fill("Airports and towns")
     page.get_by_role("button", name="Save").click()
     expect(page.get_by_role("heading", name="Airports and towns")).to_be_visible()
+    expect(page.get_by_role("button", name="rename Airports and towns")).to_be_focused()
     page.get_by_role("link", name="Jobs").click()
     expect(page.get_by_role("link", name="Airports and towns")).to_be_visible()
     refuse_barriers(page)
@@ -223,6 +224,14 @@ def test_swapped_axes_are_refused_in_words(chromium, service):
         panel.locator("input[type=file]").set_input_files(file)
         expect(panel.get_by_role("alert")).to_contain_text("swapped")
         expect(panel.get_by_role("region", name="first rows")).to_contain_text("170.5")
+
+
+def test_axes_that_look_swapped_are_told_before_the_match(page):
+    page.goto("/?match")
+    put(page, "Observations", "swapped.csv", b"lat,lon\n8.5,47.4\n7.4,46.9\n")
+    put(page, "References", "right.csv", b"lat,lon\n47.3,8.6\n46.8,7.3\n")
+    expect(page.get_by_text("Look above: the axes of one set look swapped.")).to_be_visible()
+    expect(page.get_by_text("which lie apart as they are")).to_be_visible()
 
 
 def put(page, legend, name, content):

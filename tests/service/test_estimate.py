@@ -154,3 +154,14 @@ def test_bad_estimates(service, body, message):
     answer = service.post("/estimate", json=body)
     assert answer.status_code == 400
     assert message in answer.json()["detail"]
+
+
+def test_an_estimate_tells_of_axes_that_look_swapped(service):
+    lat, lon = np.random.default_rng(3).uniform([[46.2], [6.5]], [[47.7], [9.8]], (2, 50))
+    right, swapped = (
+        {"lat": lat.tolist(), "lon": lon.tolist()},
+        {"lat": lon.tolist(), "lon": lat.tolist()},
+    )
+    for observations, words in ((right, []), (swapped, ["the axes of one set look swapped"])):
+        told = estimate(service, {"inputs": {"observations": observations, "references": right}})
+        assert [one.partition(":")[0] for one in told["remarks"]] == words

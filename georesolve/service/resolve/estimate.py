@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pyarrow import ArrowException
 from pydantic import BaseModel, Field
 
-from georesolve.intake.plausibility import check_match
+from georesolve.intake.plausibility import check_match, looks_swapped
 from georesolve.service import errors, pools
 from georesolve.service.http import examples, openapi
 from georesolve.service.resolve.context import Service
@@ -69,6 +69,7 @@ class EstimateInfo(BaseModel):
     )
     fits: bool = Field(description="whether memory, disk and the limits of the service allow it")
     obstacles: list[str] = Field(description="what does not fit, with both numbers")
+    remarks: list[str] = Field([], description="what looks wrong with where the sets lie")
 
 
 _EXAMPLE = {"observations": 1_000_000, "references": 20_000, "k": 3}
@@ -100,7 +101,10 @@ async def estimate_job(request: Request, service: ServiceContext) -> EstimateInf
         if datasets[0] and datasets[1]:
             check_match(datasets[0], datasets[1], options, inputs.on_invalid, inputs.pointer)
             await check_types(service, datasets[0], datasets[1], options)
-        return await _estimate(service, *options.in_order(*sets), options)
+        found = await _estimate(service, *options.in_order(*sets), options)
+        if datasets[0] and datasets[1]:
+            found.remarks = looks_swapped(datasets[0].bbox, datasets[1].bbox)
+        return found
 
 
 async def _sample(

@@ -23,7 +23,10 @@ export async function showMatch(main, query) {
   let shaped = null;
   let asking = new AbortController();
 
+  // Above the bar, which sticks below: a remark is long.
+  const remarks = element("div", { "aria-live": "polite" });
   const show = (...shown) => {
+    remarks.replaceChildren();
     estimate.removeAttribute("aria-busy");
     estimate.replaceChildren(...shown);
   };
@@ -110,7 +113,10 @@ export async function showMatch(main, query) {
           element("small", { class: "faint" }, ` (${first})`),
         ),
         ...found.obstacles.map((one) => element("p", { class: "problem" }, one)),
+        // What it is in short: a phone may not show what stands above.
+        ...found.remarks.map((one) => element("p", { class: "wrong-field" }, `Look above: ${one.split(":")[0]}.`)),
       );
+      remarks.append(...found.remarks.map((one) => element("p", { class: "remark" }, one)));
       return found.fits;
     } catch (error) {
       if (error.name !== "AbortError") refused(error);
@@ -149,6 +155,7 @@ export async function showMatch(main, query) {
       { onsubmit: start, novalidate: true },
       element("div", { class: "two" }, sets.observations.panel, sets.references.panel),
       options.panel,
+      remarks,
       element("div", { class: "bar" }, estimate, go),
     ),
   );
