@@ -123,6 +123,11 @@ def test_of_several_layers_one_is_named(service, tmp_path):
     layers = {"observation_layer": "seen", "reference_layer": "sites"}
     accept = {"Accept": "application/json"}
     found = service.post("/resolve", files=sent, data=layers, headers=accept).json()
+    for layer in layers.values():
+        file = {"file": ("two.gpkg", content)}
+        made = service.post("/datasets", files=file, data={"layer": layer}).raise_for_status()
+        assert made.json()["name"] == f"two.gpkg ({layer})"
+        service.delete(f"/datasets/{made.json()['id']}")
     rows, _ = oracle.nearest(LAT, LON, SITES_LAT, SITES_LON)
     assert [one["reference"] for one in found] == rows.tolist()
 

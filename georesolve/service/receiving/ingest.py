@@ -140,7 +140,11 @@ class Ingest:
         target = folder / f"{uuid.uuid4().hex}.parquet"
         dataset = await self._decoders(owner, self._decode, source, target)
         seconds = {"receive": upload.seconds, "decode": time.perf_counter() - start}
-        return Ingested(dataset, seconds, plain_name(upload.name or ""))
+        name = plain_name(upload.name or "")
+        if name and reading.layer:
+            # Two layers of a file are two sets.
+            name = f"{name} ({plain_name(reading.layer)})"[:LONGEST_TITLE]
+        return Ingested(dataset, seconds, name)
 
     def _decode(self, source: Source, target: Path) -> Dataset:
         limits = replace(self._limits, written_bytes=max(0, self._disk.left()))

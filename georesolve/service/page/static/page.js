@@ -20,7 +20,10 @@ function show(error) {
   if (error?.name === "AbortError") return;
   const problem = error instanceof Problem ? error.document : { title: "The page failed", detail: String(error) };
   if (problem.status === 401) problem.detail += "; load the page again, and the browser asks for another";
-  main.prepend(problemOf(problem));
+  const heading = main.querySelector("h1");
+  const above = heading?.closest(".named") ?? heading;
+  if (above) above.after(problemOf(problem));
+  else main.prepend(problemOf(problem));
 }
 
 addEventListener("unhandledrejection", (event) => {
