@@ -38,7 +38,7 @@ _RATES: dict[Device, _Rates] = {
 _FIRST_SECONDS = 0.8
 """What the first job of a worker takes longer, which loads all that it needs: at pace 1."""
 _COMPILE_SECONDS: dict[Device, float] = {"cpu": 50.0, "cuda": 0.0}
-"""What the first job of its kind on a machine compiles for, 39 to 75 s on two busy cores in seven
+"""What the first job of its kind on a machine compiles for: 17 to 75 s on two busy cores in twelve
 jobs; of GPUs nothing is known."""
 _COORDINATES_BYTES = 16
 """Of a row of a dataset: latitude and longitude."""
