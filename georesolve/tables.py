@@ -185,34 +185,51 @@ def to_pandas(matches: pa.Table) -> "pd.DataFrame":
     one or not: no float could hold each id, and parts of a result have one type.
     """
     import pandas as pd
+    from pandas.api.internals import (  # type: ignore[import-not-found]
+        create_dataframe_from_blocks,
+    )
 
     whole = _masked_types()
-    columns: dict[str, Any] = {}
-    for name, column in zip(matches.column_names, matches.columns, strict=True):
+    columns: list[Any] = []
+    names = matches.column_names
+    for name, column in zip(names, matches.columns, strict=True):
         # What is carried of the observations may lie in the memory of their user.
         is_own = not name.startswith("observation_")
         masked = whole.get(column.type) if is_own and name not in _NEVER_MISSING else None
-        values = _taken_over(column) if is_own and masked != pd.BooleanDtype() else None
+        values: Any = _taken_over(column, copies=not is_own)
         if values is not None and masked is not None:
-            missing = column.is_null().to_numpy()
-            columns[name] = masked.construct_array_type()(values, missing)
+            values = masked.construct_array_type()(values, column.is_null().to_numpy())
         elif values is not None and not column.null_count:
-            columns[name] = values
+            values = values[np.newaxis]
         elif name == "status" and column.num_chunks == 1 and not column.null_count:
             codes = column.chunk(0)
             kind = _categories(tuple(codes.dictionary.to_pylist()))
-            columns[name] = pd.Categorical.from_codes(
-                codes.indices.to_numpy().copy(), dtype=kind, validate=False
-            )
+            indices = codes.indices.to_numpy().copy()
+            values = pd.Categorical.from_codes(indices, dtype=kind, validate=False)
         else:
             # What is taken over from Arrow as it is cannot be written to. Of no rows, whatever maps
             # types makes objects of text.
-            columns[name] = (
-                column.to_pandas().copy()
-                if masked is None
-                else column.to_pandas(types_mapper=lambda _, to=masked: to)
-            )
-    return pd.DataFrame(columns, copy=False)
+            mapper = masked and (lambda _, to=masked: to)
+            series = column.to_pandas(types_mapper=mapper)
+            is_numpy = isinstance(series.dtype, np.dtype)
+            values = series.to_numpy(copy=True)[np.newaxis] if is_numpy else series.array.copy()
+        columns.append(values)
+    # The constructor looks at each column for what it may be, which takes a small answer's time.
+    frame: pd.DataFrame = create_dataframe_from_blocks(
+        [(column, np.array([i])) for i, column in enumerate(columns)],
+        pd.RangeIndex(len(matches)),
+        # A view: a user may give the labels of a frame a name.
+        _labels(tuple(names)).view(),
+    )
+    return frame
+
+
+@lru_cache(8)
+def _labels(names: tuple[str, ...]) -> Any:
+    """The labels of columns."""
+    import pandas as pd
+
+    return pd.Index(names)
 
 
 @cache
@@ -233,7 +250,7 @@ def _categories(names: tuple[str, ...]) -> Any:
     return column.to_pandas().dtype
 
 
-def _taken_over(column: pa.ChunkedArray) -> np.ndarray | None:
+def _taken_over(column: pa.ChunkedArray, *, copies: bool) -> np.ndarray | None:
     """The numbers of a column, to be written to: where they lie, if that may be; None of others."""
     if column.num_chunks != 1 or not (
         pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
@@ -245,7 +262,7 @@ def _taken_over(column: pa.ChunkedArray) -> np.ndarray | None:
         return None
     values = np.frombuffer(memory, column.type.to_pandas_dtype())
     values = values[chunk.offset : chunk.offset + len(chunk)]
-    return values if memory.is_mutable else values.copy()
+    return values if memory.is_mutable and not copies else values.copy()
 
 
 def to_geopandas(matches: pa.Table) -> "geopandas.GeoDataFrame":

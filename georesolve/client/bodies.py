@@ -183,7 +183,8 @@ def _stream(data: Any, name: str) -> "pa.RecordBatchReader":
             named = {str(column): values for column, values in columns}
             is_plain = kinds <= {*"fiu"} and len(named) == len(columns)
             if is_plain and type(data.index).__name__ == "RangeIndex":
-                return as_table(named, name).to_reader()
+                arrays = {column: values.to_numpy() for column, values in named.items()}
+                return as_table(arrays, name).to_reader()
             for column, values in columns:
                 if str(values.dtype).startswith(("object", "complex")):
                     as_column(values, str(column))

@@ -227,7 +227,7 @@ class Exchange:
     ) -> AsyncIterator[httpx.Response]:
         """Send a request, once; the body of its answer is read in here, where it may fail, too."""
         given = {name: value for name, value in (query or {}).items() if value is not None}
-        request = self.wire.request(method, path, params=given, headers=headers)
+        request = self.wire.request(method, path, params=given or None, headers=headers)
         if body is not None:
             request.headers.update(body.headers)
             request.stream = body
