@@ -8,7 +8,7 @@ pickup; columns and sorting are those of the suite. Theirs are on a plane of deg
 are 0.0045 degrees; ours are on the globe. A script for each way stands beside this file. It is run
 twice by a process, which starts anew for each turn: the second run is timed, when libraries and
 compiled code are loaded, by the clock and in seconds of its processors, which others that run on
-the machine lengthen less. All write zstd. `--sedonadb` is a Python that has sedonadb.
+the machine lengthen less. All write zstd of level 1. `--sedonadb` is a Python that has sedonadb.
 """
 
 import argparse

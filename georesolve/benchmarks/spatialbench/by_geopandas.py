@@ -15,4 +15,4 @@ table["nearby_pickup_count"] = pd.Series(near).value_counts()
 table = table.dropna().astype({"nearby_pickup_count": int})
 keys = ["nearby_pickup_count", "b_buildingkey"]
 table = table.sort_values(keys, ascending=[False, True])
-table.to_parquet(out, index=False, compression="zstd")
+table.to_parquet(out, index=False, compression="zstd", compression_level=1)

@@ -27,4 +27,4 @@ QUERIES = {
 context = sedonadb.connect()
 context.read_parquet(trips).to_view("trip")
 context.read_parquet(buildings).to_view("building")
-context.sql(QUERIES[question]).to_parquet(out)
+context.sql(QUERIES[question]).to_parquet(out, compression="zstd(1)")
