@@ -264,17 +264,35 @@ def sort(memory: Scratch, run: int) -> int:
     return int(_sort(memory, run, None, np.empty(0, np.int64))[-1])
 
 
-def sort_parts(memory: Scratch, part: np.ndarray, n_parts: int) -> np.ndarray:
+@njit(cache=True, nogil=True, error_model="numpy")
+def _part_runs(order, part, starts, run):  # type: ignore[no-untyped-def]
+    """Part the points of runs that lie across where parts begin."""
+    for edge in starts[1:-1]:
+        first, stop = max(edge - run, 0), min(edge + run, starts[-1])
+        for i in range(first + 1, stop):
+            word = order[i]
+            j = i
+            while j > first and part[order[j - 1] & ROW, 0] > part[word & ROW, 0]:
+                order[j] = order[j - 1]
+                j -= 1
+            order[j] = word
+
+
+def sort_parts(memory: Scratch, part: np.ndarray, n_parts: int, run: int = 1) -> np.ndarray:
     """Order points by the number of their part, and within it as `sort`; where parts begin.
 
     `part` (n, m) names up to m parts of each point, -1 for none; `words` and `order` of the memory
-    are m times as long as there are points.
+    are m times as long as there are points. Runs longer than one are for one part of each.
     """
     threads = threads_for(len(part), max(_GRAIN, n_parts))
     counts = np.zeros((threads, n_parts), np.int64)
     in_threads(_count_parts, threads, memory.points, part, counts)
     starts = np.append(0, counts.sum(axis=0).cumsum())
-    _sort(memory, 1, part, starts)
+    # Many parts have many edges.
+    run = run if len(part) > 64 * n_parts else 1
+    _sort(memory, run, part, starts)
+    if run > 1:
+        _part_runs(memory.order, part, starts, run)
     return starts
 
 
