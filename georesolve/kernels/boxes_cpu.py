@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numba.extending import register_jitable
 
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.lanes_cpu import prefetch_for_write
@@ -43,6 +44,9 @@ _SLOTS = 1 << 12
 """Points at different places that are counted at a time."""
 
 
+_NO_TIMES = np.empty((0, WIDTH), np.int64)
+
+
 class Tree(NamedTuple):
     """The references of a set along the curve, and the boxes around them.
 
@@ -55,6 +59,7 @@ class Tree(NamedTuple):
     - `boxes`, float64 (n_nodes, 6, 8): least and greatest x, y, z of each of a node's children.
       Nodes whose children are leaves come first; the root is the last.
     - `levels`, int64 (n_levels + 1,): first node of each level, lowest first, and their number.
+    - `times`, int64 (n_leaves, 8), or (0, 8) where they do not matter.
     """
 
     points: np.ndarray
@@ -62,6 +67,7 @@ class Tree(NamedTuple):
     keys: np.ndarray
     boxes: np.ndarray
     levels: np.ndarray
+    times: np.ndarray = _NO_TIMES
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -136,9 +142,13 @@ def build(
         return vectors, _tree(vectors, memory, copies)
 
 
+@register_jitable
 def held(tree: Tree) -> int:
     """How many references a tree holds: all leaves are full but the last."""
-    return int(tree.rows.size - np.isnan(tree.points[-1:, 0]).sum())
+    n = tree.rows.size
+    for j in range(WIDTH if n else 0):
+        n -= int(math.isnan(tree.points[-1, 0, j]))
+    return n
 
 
 def whole(vectors: np.ndarray, tree: Tree) -> bool:

@@ -1,4 +1,4 @@
-"""The nearest references on the ellipsoid, and all within a distance, on a CPU.
+"""The nearest references on the ellipsoid on a CPU; `within_cpu` finds all within a distance.
 
 The walks of the sphere find the nearest by their chords, one more than are wanted. Where that one
 is too far to be nearer by its geodesic, the others are put in order by theirs. Where it is not, the
@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.boxes_cpu import ALL, NO_LIMIT, STACK, WIDTH, held
+from georesolve.kernels.boxes_cpu import ALL, NO_LIMIT, STACK, WIDTH
 from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.coordinates_cpu import readable
 from georesolve.kernels.distance import closer, squared_chord
-from georesolve.kernels.ellipsoid import MORE, ONE, innermost, outermost
+from georesolve.kernels.ellipsoid import MORE, ONE, outermost
 from georesolve.kernels.geodesic import (
     AXES,
     SEMI_MAJOR_M,
@@ -30,16 +30,16 @@ from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import ROW, in_windows, keys_of
 from georesolve.kernels.packets_cpu import LANES, OnEllipsoid, search_packets
-from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Pairs, Query, StepsSpent, Within
+from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Query, StepsSpent
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, looks, put, walk
 from georesolve.kernels.ways import Search
-from georesolve.kernels.within_cpu import RUN, asked_twice, count_whole, put_in_order
+from georesolve.kernels.within_cpu import count, pairs
+
+__all__ = ["answer_of", "count", "pairs", "search"]
 
 _GRAIN = 256
 """Observations that are worth a thread."""
-_TURN = 64
-"""Observations that a thread takes in its turn."""
 _GEODESIC_STEPS = 256
 """Steps that a geodesic counts as: few are long."""
 _FAR2 = 1.001 / SEMI_MAJOR_M**2
@@ -72,7 +72,8 @@ def _leave_out(collector, tree, node, level, bits, box):  # type: ignore[no-unty
     """
     x, y, z, _, _, key = collector
     worst = key[key.size - 1]
-    if not _CHORDS_DO_M < worst < np.inf:
+    # By brute force, from a box around all, nothing is left out.
+    if box[0] < -1.5 or not _CHORDS_DO_M < worst < np.inf:
         return bits
     useful = min(_BALL_M, _GAP * worst**3)
     left = bits
@@ -197,20 +198,18 @@ def _settle(  # type: ignore[no-untyped-def]
                 # Mostly the others are far, and an estimate, a little more than the bound, will do.
                 is_far = most_near >= _FAR2 * lengths[k - 1] ** 2
                 worst = 0.0 if is_far else min(worst, outermost(lengths[k - 1]))
-            if x == x and most_near <= worst:
+            if x == x and most_near <= worst and tree.keys.size:
                 _start(rows, lengths)
                 own = first_row + i if exclude_self else -1
                 ranked = Ranked(x, y, z, own, rows, lengths)
+                box[0], box[1], box[2], box[3], box[4], box[5] = x, y, z, x, y, z
                 if brute:
-                    _compare_all(ranked, vectors, worst)
-                    steps += vectors.shape[0]
-                else:
-                    box[0], box[1], box[2], box[3], box[4], box[5] = x, y, z, x, y, z
-                    x_of[0], y_of[0], z_of[0] = x, y, z
-                    keys_of(x_of, y_of, z_of, keys)
-                    leaf = leaf_of(tree.keys, keys[0], 0)
-                    near, near_stop = leaves_near(tree.keys, leaf, n_near)
-                    steps += walk(tree, ranked, box, worst, near, near_stop, most - steps, stack)
+                    box[:3], box[3:] = -2.0, 2.0
+                x_of[0], y_of[0], z_of[0] = x, y, z
+                keys_of(x_of, y_of, z_of, keys)
+                leaf = leaf_of(tree.keys, keys[0], 0)
+                near, near_stop = leaves_near(tree.keys, leaf, n_near)
+                steps += walk(tree, ranked, box, worst, near, near_stop, most - steps, stack)
             for j in range(k):
                 if lengths[j] == np.inf:
                     rows[j] = -1
@@ -225,118 +224,6 @@ def _take_two(thread, threads, points, by_chord, beyond):  # type: ignore[no-unt
         row = points[i, 0]
         by_chord[i, 0] = np.int64(row) if row >= 0.0 else -1
         beyond[i] = points[i, 2]
-
-
-@njit(inline="always")
-def _compare_all(ranked, vectors, worst):  # type: ignore[no-untyped-def]
-    x, y, z, own, reference, key = ranked
-    last = key.size - 1
-    for row in range(vectors.shape[0]):
-        px, py, pz = vectors[row, 0], vectors[row, 1], vectors[row, 2]
-        if squared_chord(x, y, z, px, py, pz) <= worst and row != own:
-            metres = geodesic_m(x, y, z, px, py, pz)
-            if closer(metres, row, key[last], reference[last]):
-                put(key, reference, last, metres, row)
-                worst = min(worst, outermost(key[last]))
-
-
-class Around(NamedTuple):
-    """Counts what is within a distance of one observation, or writes its row and its metres.
-
-    Rows below `least` and the row `own` are left out. Boxes of which all is within `inside` are
-    counted in `whole`, as `within_cpu.count_whole` does.
-    """
-
-    x: float
-    y: float
-    z: float
-    own: int
-    least: int
-    distance_m: float
-    inside: float
-    n: int
-    whole: np.ndarray
-    row: np.ndarray
-    metres: np.ndarray
-
-
-@looks(Around, count_whole)
-def _take(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
-    x, y, z, own, least, distance_m, inside, _, whole, rows, metres = collector
-    while bits:
-        leaf = node * WIDTH + lowest_bit(bits)
-        bits &= bits - 1
-        for j in range(WIDTH):
-            px, py, pz = tree.points[leaf, 0, j], tree.points[leaf, 1, j], tree.points[leaf, 2, j]
-            row = np.int64(tree.rows[leaf, j])
-            chord2 = squared_chord(x, y, z, px, py, pz)
-            if chord2 <= worst and row != own and row >= least:
-                if rows.size:
-                    length = geodesic_m(x, y, z, px, py, pz)
-                    if length <= distance_m:
-                        rows[whole[0]], metres[whole[0]] = row, length
-                        whole[0] += 1
-                elif chord2 <= inside or geodesic_m(x, y, z, px, py, pz) <= distance_m:
-                    whole[0] += 1
-    return worst, 0
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _search_around(  # type: ignore[no-untyped-def]
-    thread, threads, tree, n_held, vectors, points, order, brute, first_of_all, distances,
-    exclude_self, once, first_row, counts, starts, reference, distance_m,
-):  # fmt: skip
-    """Count what is within a distance of the observations of an order, or write it."""
-    fills = starts.size > 0
-    box, stack = np.empty(6), np.empty(STACK, np.int64)
-    whole, ranks = np.zeros(1, np.int64), np.empty(RUN, np.int64)
-    found, ordered = (np.empty(RUN), np.empty(RUN)), (np.empty(RUN), np.empty(RUN))
-    for turn in range(order.size):
-        # What has many pairs lies together in the order.
-        if turn // _TURN % threads != thread:
-            continue
-        i = order[turn] & ROW
-        x, y, z = points[i, 0], points[i, 1], points[i, 2]
-        limit = distances[first_of_all + i if distances.size > 1 else 0]
-        row = first_row + i
-        size = starts[i + 1] - starts[i] if fills else 0
-        if fills and not size:
-            continue
-        if found[0].size < size + RUN:
-            found = np.empty(2 * size + RUN), np.empty(2 * size + RUN)
-            ordered = np.empty(2 * size + RUN), np.empty(2 * size + RUN)
-        # Of whole boxes it is not known which rows they hold.
-        inside = -1.0 if fills or once or exclude_self else innermost(limit)
-        around = Around(
-            x, y, z, row if exclude_self else -1, row + 1 if once else 0, limit, inside, n_held,
-            whole, found[1] if fills else found[1][:0], found[0],
-        )  # fmt: skip
-        whole[0] = 0
-        if brute:
-            _take_all(around, vectors, outermost(limit))
-        else:
-            box[0], box[1], box[2], box[3], box[4], box[5] = x, y, z, x, y, z
-            walk(tree, around, box, outermost(limit), 0, 0, NO_LIMIT, stack)
-        if not fills:
-            counts[i] = whole[0]
-            continue
-        put_in_order(found, 0, size, ordered, 0, ranks)
-        for j in range(size):
-            distance_m[starts[i] + j] = ordered[0][j]
-            reference[starts[i] + j] = np.int64(ordered[1][j])
-
-
-@njit(inline="always")
-def _take_all(around, vectors, worst):  # type: ignore[no-untyped-def]
-    x, y, z, own, least, distance_m, _, _, whole, rows, metres = around
-    for row in range(vectors.shape[0]):
-        px, py, pz = vectors[row, 0], vectors[row, 1], vectors[row, 2]
-        if row != own and row >= least and squared_chord(x, y, z, px, py, pz) <= worst:
-            length = geodesic_m(x, y, z, px, py, pz)
-            if length <= distance_m:
-                if rows.size:
-                    rows[whole[0]], metres[whole[0]] = row, length
-                whole[0] += 1
 
 
 def search(
@@ -374,7 +261,7 @@ def search(
         steps = np.zeros(threads, np.int64)
         in_threads(
             _settle, threads, tree, index.vectors, *(one[part] for one in degrees),
-            by == "brute" or not size, *asked, by_chord, beyond, found.reference[part],
+            by == "brute", *asked, by_chord, beyond, found.reference[part],
             found.key[part], left, steps,
         )  # fmt: skip
         left = _spent(left, steps, query)
@@ -392,24 +279,3 @@ def answer_of(found: Found) -> Answer:
     """The metres of what was found, which are its keys."""
     found.key[found.reference < 0] = np.nan
     return Answer(*found)
-
-
-def _around(
-    index: ReferenceIndex, observations: Degrees, asked: Within, by: Search, counts: np.ndarray,
-    found: Pairs,
-) -> None:  # fmt: skip
-    n_held = held(index.tree)
-    if not n_held:
-        return
-    for part, points, order in in_windows(
-        readable(observations), LANES, index.tree.rows.size, earth="wgs84"
-    ):
-        here = asked._replace(first_row=asked.first_row + part.start)
-        starts = found.starts[part.start : part.stop + 1]
-        in_threads(
-            _search_around, threads_for(order.size, _GRAIN), index.tree, n_held, index.vectors,
-            points, order, by == "brute", part.start, *here, counts[part], starts, *found[1:],
-        )  # fmt: skip
-
-
-count, pairs = asked_twice(_around)

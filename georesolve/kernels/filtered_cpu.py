@@ -11,20 +11,20 @@ found narrows its window, as it narrows the distance otherwise.
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numba import njit
-from numba.extending import overload
 
-from georesolve.kernels.boxes_cpu import ALL, NO_LIMIT, NODE_STEPS, STACK, WIDTH, Tree
-from georesolve.kernels.coordinates_cpu import measure_part, readable
+from georesolve.kernels.boxes_cpu import ALL, NO_LIMIT, NODE_STEPS, STACK, WIDTH
+from georesolve.kernels.coordinates_cpu import readable
 from georesolve.kernels.distance import closer
 from georesolve.kernels.filters import FilteredIndex, Filters
 from georesolve.kernels.forest_cpu import (
     EARLIEST,
     FINER,
     LATEST,
+    TREES_DEEP,
     Forest,
     bucket_of,
     build,
@@ -33,7 +33,6 @@ from georesolve.kernels.forest_cpu import (
 )
 from georesolve.kernels.lanes_cpu import (
     borrowed,
-    children_inside,
     children_within,
     compare_times,
     greatest_of_16,
@@ -45,15 +44,22 @@ from georesolve.kernels.lanes_cpu import (
     times_within,
 )
 from georesolve.kernels.lists_cpu import search_lists
-from georesolve.kernels.memory_cpu import aligned, kept
+from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import ROW, keys_of, sort_parts, windows
-from georesolve.kernels.packets_cpu import LANES, LEAF_STEPS, InTime, OnSphere, search_packets
+from georesolve.kernels.packets_cpu import (
+    LANES,
+    LEAF_STEPS,
+    InTime,
+    OnSphere,
+    aligned_rows,
+    search_packets,
+)
 from georesolve.kernels.query import Degrees, Found, Pairs, Query, StepsSpent, Within
 from georesolve.kernels.singles_cpu import search_singles
 from georesolve.kernels.threads_cpu import in_threads, threads_for
-from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, look, looks, walk
+from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, looks, walk
 from georesolve.kernels.ways import spread_of
-from georesolve.kernels.within_cpu import RUN, asked_twice, put_in_order
+from georesolve.kernels.within_cpu import NO_TIMES, Packets, asked_twice, load_window, search_part
 
 __all__ = ["build", "count", "pairs", "search"]
 
@@ -66,58 +72,25 @@ _MORE_LEAVES = 4
 _PACKED, _LISTED, _SHARED = 1 << 8, 1 << 11, 1 << 13
 """Observations of a tree from which it is searched by itself, for the nearest one and for several,
 and from which threads share it."""
-_TREES_DEEP = 16
-"""Levels of a tree at most, and one."""
-_PACKET = 200 + STACK + _TREES_DEEP
-"""Numbers that a packet and what belongs to it take of a thread's memory."""
 
 
-class Packet(NamedTuple):
-    """What is the same whatever is collected: up to 16 observations, and what each may match.
+class Ranked(NamedTuple):
+    """Collects the first k of each lane: by distance and row, or by time apart before these.
 
-    Rows of `lanes` are x, y, z, the bound, a row that is left out and the least that is not; of
-    `windows` the least and the greatest time, one that does not count, and the observation's own.
-    `union` is the window of all.
+    Rows of `lanes` are x, y, z, the bound, a row that is left out and the least that is not. The
+    `union` is the window of all lanes; `eight` is memory for the squared chords of a leaf. Where
+    they are `at_once`, lanes keep the nearest one as `compare_times` says.
     """
 
     lanes: np.ndarray
     windows: np.ndarray
     union: np.ndarray
     eight: np.ndarray
-
-
-class Ranked(NamedTuple):
-    """Collects the first k of each lane: by distance and row, or by time apart before these."""
-
-    packet: Packet
     by_time: bool
+    at_once: bool
     apart: np.ndarray
     chord2: np.ndarray
     row: np.ndarray
-
-
-class Matching(NamedTuple):
-    """Counts what is within the bound of each lane, or writes it to where its pairs end.
-
-    What is within `inside` of all is counted once, in `whole`.
-    """
-
-    packet: Packet
-    inside: float
-    whole: np.ndarray
-    ends: np.ndarray
-    fills: bool
-    chord2: np.ndarray
-    row: np.ndarray
-
-
-@njit(inline="always")
-def _matches(packet, tree, leaf, lane):  # type: ignore[no-untyped-def]
-    """Which of a leaf's references a lane matches, as bits; their squared chords are in `eight`."""
-    found = members_matching(tree.points, tree.rows, leaf, packet.lanes, lane, packet.eight)
-    if tree.times.shape[0] and found:
-        found &= times_within(tree.times, leaf, packet.windows, lane)
-    return found
 
 
 @njit(inline="always")
@@ -143,36 +116,29 @@ def _put(apart, chord2, row, last, a, c, r):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _unite(packet):  # type: ignore[no-untyped-def]
+def _unite(lanes, windows, union):  # type: ignore[no-untyped-def]
     """Find the window of all lanes that are used."""
-    windows, union = packet.windows, packet.union
     union[0], union[1] = LATEST, EARLIEST
     for lane in range(LANES):
-        if packet.lanes[3, lane] >= 0.0:
+        if lanes[3, lane] >= 0.0:
             union[0] = min(union[0], windows[0, lane])
             union[1] = max(union[1], windows[1, lane])
 
 
 @looks(Ranked)
 def _rank(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
-    packet, by_time, apart, chord2, row = collector
-    lanes, windows = packet.lanes, packet.windows
+    lanes, windows, union, eight, by_time, at_once, apart, chord2, row = collector
     last = chord2.shape[1] - 1
     steps = 0
-    if last == 0 and tree.times.shape[0] and not by_time:
-        # All lanes at once, which keep the nearest one in their bound.
-        while bits:
-            j = lowest_bit(bits)
-            bits &= bits - 1
-            steps += NODE_STEPS
-            if lanes_within(lanes, tree.boxes, node, j):
-                steps += LEAF_STEPS
-                leaf = node * WIDTH + j
-                worst = compare_times(
-                    tree.points, tree.rows, tree.times, leaf, lanes, windows, row[:, 0]
-                )
-                bits &= children_within(tree.boxes, node, box, worst)
-        return worst, steps
+    while at_once and bits:
+        j = lowest_bit(bits)
+        bits &= bits - 1
+        steps += NODE_STEPS
+        if lanes_within(lanes, tree.boxes, node, j):
+            steps += LEAF_STEPS
+            leaf = node * WIDTH + j
+            worst = compare_times(tree.points, tree.rows, tree.times, leaf, lanes, windows)
+            bits &= children_within(tree.boxes, node, box, worst)
     while bits:
         j = lowest_bit(bits)
         bits &= bits - 1
@@ -184,13 +150,15 @@ def _rank(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-d
             lane = lowest_bit(near)
             near &= near - 1
             steps += WIDTH
-            found = _matches(packet, tree, leaf, lane)
+            found = members_matching(tree.points, tree.rows, leaf, lanes, lane, eight)
+            if tree.times.shape[0] and found:
+                found &= times_within(tree.times, leaf, windows, lane)
             if not found:
                 continue
             while found:
                 member = lowest_bit(found)
                 found &= found - 1
-                c, r = packet.eight[member], tree.rows[leaf, member]
+                c, r = eight[member], tree.rows[leaf, member]
                 a = _apart(tree.times[leaf, member], windows[3, lane]) if by_time else 0
                 _put(apart[lane], chord2[lane], row[lane], last, a, c, r)
             # The list is full, and not of what is farther apart than is told.
@@ -206,95 +174,27 @@ def _rank(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-d
                 else:
                     lanes[3, lane] = min(lanes[3, lane], chord2[lane, last])
         if changed and by_time:
-            _unite(packet)
+            _unite(lanes, windows, union)
         elif changed:
             worst = greatest_of_16(lanes, 3)
             bits &= children_within(tree.boxes, node, box, worst)
     return worst, steps
 
 
-def _count_whole(collector, tree, node, level, bits, box):  # type: ignore[no-untyped-def]
-    if tree.times.shape[0]:
-        return bits
-    inside = bits & children_inside(tree.boxes, node, box, collector.inside)
-    bits &= ~inside
-    size = WIDTH << 3 * level
-    while inside:
-        child = (node - tree.levels[level]) * WIDTH + lowest_bit(inside)
-        inside &= inside - 1
-        # All leaves are full but the last.
-        collector.whole[0] += min(size, tree.held - child * size)
-    return bits
-
-
-@looks(Matching, _count_whole)
-def _take(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
-    packet, _, _, ends, fills, chord2, row = collector
-    while bits:
-        j = lowest_bit(bits)
-        bits &= bits - 1
-        leaf = node * WIDTH + j
-        near = lanes_within(packet.lanes, tree.boxes, node, j)
-        while near:
-            lane = lowest_bit(near)
-            near &= near - 1
-            found = _matches(packet, tree, leaf, lane)
-            while found:
-                member = lowest_bit(found)
-                found &= found - 1
-                if fills:
-                    chord2[ends[lane]] = packet.eight[member]
-                    row[ends[lane]] = tree.rows[leaf, member]
-                ends[lane] += 1
-    return worst, 0
-
-
 @njit(inline="always")
-def _packet_of(memory):  # type: ignore[no-untyped-def]
-    """A packet in some memory, its rows, the box around it, and what is left of the memory."""
-    whole = memory.view(np.int64)
-    packet = Packet(
-        memory[:96].reshape(6, LANES),
-        whole[96:160].reshape(4, LANES),
-        whole[160:162],
-        memory[168:176],
-    )
-    rows, boxes = whole[176:192], memory[192:200].reshape(1, WIDTH)
-    return packet, rows, boxes, whole[200:_PACKET], memory[_PACKET:]
-
-
-@njit(inline="always")
-def _load(packet, rows, points, order, first, stop, times, skips, boxes):  # type: ignore[no-untyped-def]
-    """Write the observations of a packet: where they are, and their windows."""
-    for lane in range(LANES):
-        # Lanes that are not used repeat the last observation.
-        i = order[min(first + lane, stop - 1)] & ROW
-        prefetch_for_write(points, order[min(stop + lane, order.size - 1)] & ROW, 0)
-        rows[lane] = i
-        if times[0].size:
-            packet.windows[0, lane], packet.windows[1, lane] = times[0][i], times[1][i]
-            packet.windows[2, lane] = times[2][i] if skips else EARLIEST
-            packet.windows[3, lane] = times[2][i]
-    load_lanes(points, rows, packet.lanes, boxes, 0)
-
-
-@njit(inline="always")
-def _walk_trees(forest, group, tree, collector, bound, box, worst, key, n_near, brute, most, stack):  # type: ignore[no-untyped-def]
+def _walk_trees(forest, group, tree, collector, box, worst, key, n_near, most, levels, stack):  # type: ignore[no-untyped-def]
     """Show a collector what it may match of the trees of a group, from one outwards in time."""
-    levels = stack[STACK:]
-    begin, end = forest.trees[group], forest.trees[group + 1]
-    if forest.reaches:
-        begin, end = tree, tree + 1
-    timed = forest.times.shape[0] > 0
-    packet = collector.packet
+    begin, end = tree, tree + 1
+    if not forest.reaches:
+        begin, end = forest.trees[group], forest.trees[group + 1]
+    timed = forest.times.shape[0] > 0 and not forest.reaches
+    union = collector.union
     before, after = tree - 1, tree
     is_turn = True
     steps = 0
     while steps <= most:
-        goes_on = after < end and (
-            not timed or forest.reaches or forest.earliest[after] <= packet.union[1]
-        )
-        goes_back = before >= begin and forest.latest[before] >= packet.union[0]
+        goes_on = after < end and (not timed or forest.earliest[after] <= union[1])
+        goes_back = before >= begin and forest.latest[before] >= union[0]
         if goes_on and (is_turn or not goes_back):
             tree = after
             after += 1
@@ -305,66 +205,72 @@ def _walk_trees(forest, group, tree, collector, bound, box, worst, key, n_near, 
             break
         is_turn = not is_turn
         own = tree_of(forest, tree, levels)
-        if brute:
-            for node in range(own.levels[1]):
-                children = min(own.keys.size - node * WIDTH, WIDTH)
-                worst, more = look(collector, own, node, (1 << children) - 1, box, worst)
-                steps += more
-            continue
         near, near_stop = 0, 0
         if n_near:
             near, near_stop = leaves_near(own.keys, leaf_of(own.keys, key, 0), n_near)
         steps += walk(own, collector, box, worst, near, near_stop, most - steps, stack)
-        if bound:
-            worst = greatest_of_16(packet.lanes, 3)
+        if not collector.by_time:
+            worst = greatest_of_16(collector.lanes, 3)
     return steps
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def search_ranked(  # type: ignore[no-untyped-def]
-    thread, threads, memory, forest, points, order, firsts, stops, first_trees, group, times,
-    skips, by_time, farthest, brute, exclude_self, first_row, most, steps_of, reference, key_of,
+    thread, threads, packets, group, by_time, farthest, brute, exclude_self, first_row, most,
+    steps_of, reference, key_of,
 ):  # fmt: skip
-    """Write the first k references of the observations of an order, packet by packet."""
-    forest, times = borrowed(forest), borrowed(times)
-    memory, points, reference, key_of = borrowed((memory, points, reference, key_of))
+    """Write the first k references of the observations of packets."""
+    forest, points, order, firsts, stops, trees, times, skips = borrowed(packets)
+    reference, key_of = borrowed((reference, key_of))
     k = reference.shape[1]
-    packet, rows, boxes, stack, left = _packet_of(memory[thread])
-    lists = left[: 3 * LANES * k].reshape(3, LANES, k)
-    collector = Ranked(packet, by_time, lists[0].view(np.int64), lists[1], lists[2])
-    at_once = k == 1 and times[0].size > 0 and not by_time
-    key = np.empty(1, np.int64)
-    n_near = leaves_to_fill(k, exclude_self) + (_MORE_LEAVES if times[0].size else 0)
+    timed = times[0].size > 0
+    at_once = k == 1 and timed and not by_time
+    made = (
+        aligned_rows(6, LANES), aligned_rows(4, LANES).view(np.int64), aligned_rows(2, WIDTH),
+        np.empty(2, np.int64), np.empty(LANES, np.int64), np.empty(1, np.int64),
+        np.empty(STACK, np.int64), np.empty(TREES_DEEP, np.int64), np.empty((3, LANES, k)),
+    )  # fmt: skip
+    n_near = 0 if brute else leaves_to_fill(k, exclude_self) + (_MORE_LEAVES if timed else 0)
     steps = 0
     for number in range(firsts.size):
         if number // _TURN % threads != thread or steps > most:
             continue
+        lanes, windows, boxes, union, places, key, stack, levels, lists = borrowed(made)
+        apart, chord2, row = lists[0].view(np.int64), lists[1], lists[2]
+        collector = Ranked(lanes, windows, union, boxes[1], by_time, at_once, apart, chord2, row)
         first, stop = firsts[number], stops[number]
-        _load(packet, rows, points, order, first, stop, times, skips, boxes)
         for lane in range(LANES):
-            # Nothing is near to a lane that is not used.
-            packet.lanes[3, lane] = farthest if lane < stop - first else -1.0
-            packet.lanes[4, lane] = first_row + rows[lane] if exclude_self else -1
-            packet.lanes[5, lane] = 0
+            # Lanes that are not used repeat the last observation, to which nothing is near.
+            i = order[min(first + lane, stop - 1)] & ROW
+            prefetch_for_write(points, order[min(stop + lane, order.size - 1)] & ROW, 0)
+            places[lane] = i
+            own = first_row + i if exclude_self else -1
+            lanes[3, lane] = farthest if lane < stop - first else -1.0
+            lanes[4, lane] = ROW if at_once else own
+            lanes[5, lane] = own if at_once else 0
+            if timed:
+                load_window(windows, lane, times, i, skips)
             for j in range(k):
-                collector.apart[lane, j] = LATEST
-                collector.chord2[lane, j] = np.inf
-                collector.row[lane, j] = ROW
-        if times[0].size:
-            _unite(packet)
-        middle = rows[(stop - first) // 2]
+                apart[lane, j], chord2[lane, j], row[lane, j] = LATEST, np.inf, ROW
+        load_lanes(points, places, lanes, boxes, 0)
+        if timed:
+            _unite(lanes, windows, union)
+        middle = places[(stop - first) // 2]
         keys_of(points[middle, 0:1], points[middle, 1:2], points[middle, 2:3], key)
+        box = boxes[0]
+        if brute:
+            box[:3], box[3:] = -2.0, 2.0
         steps += _walk_trees(
-            forest, group[rows[0]], first_trees[number], collector, not by_time, boxes[0],
-            farthest, key[0], n_near, brute, most - steps, stack,
+            forest, group[places[0]], trees[number], collector, box, farthest, key[0], n_near,
+            most - steps, levels, stack,
         )  # fmt: skip
         for lane in range(stop - first):
+            if at_once and lanes[4, lane] != ROW:
+                row[lane, 0], chord2[lane, 0] = lanes[4, lane], lanes[3, lane]
             for j in range(k):
-                found = collector.row[lane, j] != ROW
-                reference[rows[lane], j] = np.int64(collector.row[lane, j]) if found else -1
-                key_of[rows[lane], j] = collector.chord2[lane, j]
-                if at_once and found:
-                    key_of[rows[lane], j] = packet.lanes[3, lane]
+                found = row[lane, j] != ROW
+                reference[places[lane], j] = np.int64(row[lane, j]) if found else -1
+                key_of[places[lane], j] = chord2[lane, j]
     steps_of[thread] = steps
 
 
@@ -380,18 +286,6 @@ def take(thread, threads, points, places, starts, least, reference, key_of):  # 
             key_of[i, 0] = points[i, 1] if found else np.inf
 
 
-def _view(kind: Any, own: Any) -> Any:
-    """A tree of the forest as packets of a kind walk it."""
-
-
-@overload(_view, strict=False, jit_options={"forceinline": True})
-def _choose_view(kind: Any, own: Any) -> Any:
-    if kind.instance_class is InTime:
-        return lambda kind, own: own
-    # As the search without filters, which is compiled for no other.
-    return lambda kind, own: Tree(own.points, own.rows, own.keys, own.boxes, own.levels)
-
-
 @njit(cache=True, nogil=True, error_model="numpy")
 def search_trees(  # type: ignore[no-untyped-def]
     thread, threads, forest, points, order, starts, least, kind, spread, exclude_self, first_row,
@@ -404,7 +298,7 @@ def search_trees(  # type: ignore[no-untyped-def]
     forest = borrowed(forest)
     points, order, reference, key_of = borrowed((points, order, reference, key_of))
     several = reference.shape[1] > 1 or exclude_self
-    levels = np.empty(_TREES_DEEP, np.int64)
+    levels = np.empty(TREES_DEEP, np.int64)
     limits = np.array([NO_LIMIT, NO_LIMIT])
     tally = np.empty((threads, 2), np.int64)
     steps = 0
@@ -421,10 +315,9 @@ def search_trees(  # type: ignore[no-untyped-def]
         own = tree_of(forest, tree, levels)
         some = order[first:stop]
         limits[1] = most - steps
-        alone = Tree(own.points, own.rows, own.keys, own.boxes, own.levels)
-        if n * spread < own.held and not own.times.shape[0]:
+        if n * spread < forest.held[tree + 1] - forest.held[tree] and not own.times.shape[0]:
             search_singles(
-                me, of, alone, points, some, n, limits, tally, reference, key_of, exclude_self,
+                me, of, own, points, some, n, limits, tally, reference, key_of, exclude_self,
                 first_row,
             )  # fmt: skip
             for place in range(n * me // of, n * (me + 1) // of):
@@ -434,75 +327,13 @@ def search_trees(  # type: ignore[no-untyped-def]
         elif several:
             # It measures nothing: a False that is a constant would have it compiled once more.
             search_lists(
-                me, of, alone, points, some, n, limits, tally, reference, key_of, exclude_self,
+                me, of, own, points, some, n, limits, tally, reference, key_of, exclude_self,
                 first_row, not several,
             )  # fmt: skip
         else:
-            search_packets(me, of, _view(kind, own), points, some, n, limits, tally, kind)
+            search_packets(me, of, own, points, some, n, limits, tally, kind)
         steps += tally[me, 0]
     steps_of[thread] = steps
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def search_matching(  # type: ignore[no-untyped-def]
-    thread, threads, memory, forest, points, order, firsts, stops, first_trees, group, times,
-    skips, brute, first_of_all, bounds, exclude_self, once, first_row, counts, starts, reference,
-    distance_m,
-):  # fmt: skip
-    """Count what is within the distance of the observations of an order, or write their pairs."""
-    forest, times = borrowed(forest), borrowed(times)
-    fills = starts.size > 0
-    packet, rows, boxes, stack, left = _packet_of(memory[thread])
-    ends = left[:LANES].view(np.int64)
-    whole = np.empty(1, np.int64)
-    ranks = np.empty(RUN, np.int64)
-    found = (np.empty(0), np.empty(0))
-    ordered = (np.empty(0), np.empty(0))
-    for number in range(firsts.size):
-        if number // _TURN % threads != thread:
-            continue
-        first, stop = firsts[number], stops[number]
-        _load(packet, rows, points, order, first, stop, times, skips, boxes)
-        farthest = 0.0
-        nearest = np.inf
-        end = 0
-        for lane in range(LANES):
-            i = rows[lane]
-            bound = bounds[first_of_all + i if bounds.size > 1 else 0]
-            packet.lanes[3, lane] = bound if lane < stop - first else -1.0
-            packet.lanes[4, lane] = first_row + i if exclude_self else -1
-            packet.lanes[5, lane] = first_row + i + 1 if once else 0
-            farthest = max(farthest, bound)
-            nearest = min(nearest, bound)
-            ends[lane] = end
-            if fills and lane < stop - first:
-                end += starts[i + 1] - starts[i]
-        if found[0].size < end + RUN:
-            found = (np.empty(end + RUN), np.empty(end + RUN))
-            ordered = (np.empty(end + RUN), np.empty(end + RUN))
-        whole[0] = 0
-        # Of whole boxes it is not known which rows they hold.
-        inside = -1.0 if fills or once or exclude_self or skips or brute else nearest
-        if times[0].size:
-            _unite(packet)
-        collector = Matching(packet, inside, whole, ends, fills, found[0], found[1])
-        _walk_trees(
-            forest, group[rows[0]], first_trees[number], collector, False, boxes[0], farthest,
-            np.int64(0), 0, brute, NO_LIMIT, stack,
-        )  # fmt: skip
-        begin = 0
-        for lane in range(stop - first):
-            i = rows[lane]
-            if not fills:
-                counts[i] = ends[lane] + whole[0]
-                continue
-            size = starts[i + 1] - starts[i]
-            put_in_order(found, begin, size, ordered, 0, ranks)
-            begin += size
-            measure_part(ordered[0][:size])
-            for j in range(size):
-                distance_m[starts[i] + j] = ordered[0][j]
-                reference[starts[i] + j] = np.int64(ordered[1][j])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -550,29 +381,28 @@ def _packets(
     observations: Degrees,
     filters: Filters,
     least: int = NO_LIMIT,
-) -> Iterator[tuple[slice, tuple[Any, ...], np.ndarray, np.ndarray]]:
-    """Parts of the observations, these in packets as both searches take them, and by their tree.
+) -> Iterator[tuple[slice, Packets, np.ndarray, np.ndarray, np.ndarray]]:
+    """Parts of the observations, these in packets and where those of each tree begin in the order.
 
-    And the tree of each. Those of a tree that has `least` of them are in no packet.
+    And the group and the tree of each. Those of a tree that has `least` of them are in no packet.
     """
     for part, memory in windows(readable(observations), len(index.vectors)):
-        group = filters.group[part]
-        times: tuple[Any, ...] = filters[1:4]
-        none = np.empty(0, np.int64)
-        times = tuple(one[part] for one in times) if len(forest.times) else (none, none, none)
+        group, times = filters.group[part], NO_TIMES
+        if len(forest.times):
+            times = filters.least[part], filters.greatest[part], filters.time[part]
         places = kept(group.size, 1, dtype=np.int32)
         in_threads(
             _places, threads_for(group.size, 1 << 13), forest, group, *times, filters.by_time,
             places,
         )  # fmt: skip
-        starts = sort_parts(memory, places, forest.earliest.size)
+        starts = sort_parts(memory, places, forest.earliest.size, LANES)
         each = np.where(np.diff(starts) < least, -(-np.diff(starts) // LANES), 0)
-        place = np.repeat(np.arange(each.size), each)
-        firsts = starts[place] + LANES * (np.arange(place.size) - (each.cumsum() - each)[place])
-        stops = np.minimum(firsts + LANES, starts[place + 1])
+        trees = np.repeat(np.arange(each.size), each)
+        firsts = starts[trees] + LANES * (np.arange(trees.size) - (each.cumsum() - each)[trees])
+        stops = np.minimum(firsts + LANES, starts[trees + 1])
         order = memory.order[: starts[-1]]
-        packets = forest, memory.points, order, firsts, stops, place, group, times
-        yield part, packets, starts, places
+        cut = firsts, stops, trees, times, filters.skips_own_time
+        yield part, Packets(forest, memory.points, order, *cut), starts, group, places
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -615,26 +445,25 @@ def search(
     simple = not (timed and (several or filters.by_time or filters.skips_own_time))
     least = NO_LIMIT if brute or not simple else _LISTED if several else _PACKED
     forest = _forest(index, filters)
-    for part, packets, starts, places in _packets(forest, index, observations, filters, least):
+    for part, packets, starts, group, places in _packets(
+        forest, index, observations, filters, least
+    ):
         _, points, order, *_ = packets
         asked = query.exclude_self, query.first_row + part.start, left
         into = found.reference[part], found.key[part]
         threads = threads_for(order.size, LANES * _GRAIN)
         steps = np.zeros((2, threads), np.int64)
         if least < NO_LIMIT:
-            kind: Any = OnSphere()
-            if index.time.size:
-                kind = InTime(min(chord2, ALL), packets[-1][0], packets[-1][1])
+            kind = InTime(min(chord2, ALL), *packets.times[:2]) if timed else OnSphere()
             in_threads(
                 search_trees, threads, forest, points, order, starts, least, kind, spread_of(query),
                 *asked, steps[0], *into,
             )  # fmt: skip
             if not several:
                 in_threads(take, threads, points, places, starts, least, *into)
-        memory = aligned(threads, _PACKET + 3 * LANES * query.k)
         in_threads(
-            search_ranked, threads, memory, *packets, filters.skips_own_time, filters.by_time,
-            min(chord2, ALL), brute, *asked, steps[1], *into,
+            search_ranked, threads, packets, group, filters.by_time, min(chord2, ALL), brute,
+            *asked, steps[1], *into,
         )  # fmt: skip
         left -= int(steps.sum(axis=0).max())
         if left < 0:
@@ -651,15 +480,10 @@ def _search(
     counts: np.ndarray,
     found: Pairs,
 ) -> None:
+    # What is within a distance has no order by time.
+    filters = filters._replace(by_time=False)
     for part, packets, *_ in _packets(_forest(index, filters), index, observations, filters):
-        here = asked._replace(first_row=asked.first_row + part.start)
-        starts = found.starts[part.start : part.stop + 1]
-        threads = threads_for(packets[3].size, _GRAIN)
-        memory = aligned(threads, _PACKET + LANES)
-        in_threads(
-            search_matching, threads, memory, *packets, filters.skips_own_time,
-            brute, part.start, *here, counts[part], starts, *found[1:],
-        )  # fmt: skip
+        search_part(part, packets, asked, brute, False, index.vectors[:0], counts, found)
 
 
 count, pairs = asked_twice(_search)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.boxes_cpu import WIDTH, fill_leaves, fill_nodes
+from georesolve.kernels.boxes_cpu import WIDTH, Tree, fill_leaves, fill_nodes, held
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import Scratch, sort_parts
@@ -21,6 +21,8 @@ from georesolve.kernels.threads_cpu import in_threads, threads_for
 _LEAST_OF_A_TREE = 1 << 9
 """References that a tree has at least, if its group has as many."""
 EARLIEST, LATEST = -(1 << 63), (1 << 63) - 1
+TREES_DEEP = 16
+"""Levels of a tree at most, and one."""
 FINER = 8
 """Buckets of time that a tree has: one finds the tree of most times at once."""
 _GRAIN = 1 << 13
@@ -62,18 +64,6 @@ class Forest(NamedTuple):
     reaches: bool
 
 
-class Grown(NamedTuple):
-    """One tree of a forest: what `walk_cpu.walk` takes, and the times in it."""
-
-    points: np.ndarray
-    rows: np.ndarray
-    keys: np.ndarray
-    boxes: np.ndarray
-    levels: np.ndarray
-    times: np.ndarray
-    held: int
-
-
 @njit(inline="always")
 def tree_of(forest, tree, levels):  # type: ignore[no-untyped-def]
     """One of the trees; `levels` is memory for where its levels begin."""
@@ -87,14 +77,13 @@ def tree_of(forest, tree, levels):  # type: ignore[no-untyped-def]
         levels[n] = levels[n - 1] + width
         n += 1
     timed = forest.times.shape[0] > 0
-    return Grown(
+    return Tree(
         forest.points[leaf:last_leaf],
         forest.rows[leaf:last_leaf],
         forest.keys[leaf:last_leaf],
         forest.boxes[node:last_node],
         levels[:n],
         forest.times[leaf : last_leaf if timed else leaf],
-        forest.held[tree + 1] - forest.held[tree],
     )
 
 
@@ -102,7 +91,7 @@ def tree_of(forest, tree, levels):  # type: ignore[no-untyped-def]
 def _fill(thread, threads, vectors, order, time, forest):  # type: ignore[no-untyped-def]
     """Fill the trees that begin in a thread's share of the references."""
     n = forest.held[-1]
-    memory = np.empty(16, np.int64)
+    memory = np.empty(TREES_DEEP, np.int64)
     for tree in range(forest.earliest.size):
         first, stop = forest.held[tree], forest.held[tree + 1]
         if not n * thread // threads <= first < n * (thread + 1) // threads:
@@ -184,6 +173,15 @@ def _fill_buckets(forest):  # type: ignore[no-untyped-def]
             ):
                 tree += 1
             forest.buckets[bucket] = tree
+
+
+def forest_of(tree: Tree) -> Forest:
+    """A tree that stands alone."""
+    sizes = (np.array([0, n]) for n in (held(tree), len(tree.keys), len(tree.boxes)))
+    bounds = (np.array([time]) for time in (EARLIEST, LATEST))
+    none = np.empty(0, np.int64)
+    whole = tree.points, tree.rows, tree.keys, tree.boxes, tree.times
+    return Forest(*whole, *sizes, *bounds, none, np.arange(2), True)
 
 
 def _nodes_over(n_leaves: np.ndarray) -> np.ndarray:

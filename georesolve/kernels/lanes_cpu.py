@@ -16,7 +16,7 @@ Arrays of these functions, by name, all float64 unless told otherwise:
   squared chord whose last `NUMBER_BITS` bits are the number of a reference.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce, wraps
 from typing import Any
 
@@ -153,6 +153,11 @@ class _Value:
     def bits(self) -> "_Value":
         """Truths as the bits of a number."""
         return self.as_kind(ir.IntType(self.count)).widened()
+
+    def truths(self, count: int) -> "_Value":
+        """The lowest bits of a number as truths."""
+        lowest = self._written(lambda value: self.builder.trunc(value, ir.IntType(count)))
+        return lowest.as_kind(ir.VectorType(ir.IntType(1), count))
 
     def widened(self) -> "_Value":
         kind = ir.VectorType(_LONG, self.count) if self.count else _LONG
@@ -320,24 +325,36 @@ def lanes_within(builder, lanes, boxes, node, child):  # type: ignore[no-untyped
     return (bound <= best).bits()
 
 
-@_written(types.float64)
-def compare_leaf(builder, points, rows, leaf, lanes):  # type: ignore[no-untyped-def]
-    """Compare a leaf's eight references with 16 points, which keep what `closer` prefers.
+def _references(
+    own: list[_Value], points: _Array, rows: _Array, leaf: Any
+) -> Iterator[tuple[_Value, _Value]]:
+    """Squared chords of points from each reference of a leaf, and its row for each of them."""
+    kind = own[0].ir.type
+    for j in range(8):
+        there = [points.every(kind, leaf, axis, j) for axis in range(3)]
+        yield _square(own, there), rows.every(kind, leaf, j)
 
-    The fourth row of the lanes is their best squared chord, the fifth its row. Returns the greatest
+
+def _keep_best(
+    lanes: _Array,
+    references: Iterable[tuple[_Value, _Value]],
+    best: _Value,
+    best_row: _Value,
+    able: list[_Value] | None = None,
+) -> _Value:
+    """Have points keep what `closer` prefers of a leaf's references, where they are able to.
+
+    Their best squared chord is the fourth row of the lanes, its row the fifth. Returns the greatest
     of these chords. The leaf's first reference is none of the NaN that pad it.
     """
-    *own, best, best_row = (lanes.load(_SIXTEEN, row, 0) for row in range(5))
-
-    def reference(j: int) -> tuple[_Value, _Value]:
-        there = [points.every(_SIXTEEN, leaf, axis, j) for axis in range(3)]
-        return _square(own, there), rows.every(_SIXTEEN, leaf, j)
-
-    near, near_row = reference(0)
-    for j in range(1, 8):
-        # Rows ascend, so "less" leaves ties with the lowest one.
-        square, row = reference(j)
-        nearer = square < near
+    near: Any = None
+    near_row = best_row
+    for j, (square, row) in enumerate(references):
+        if near is None:
+            near, near_row = able[j].choose(square, float("inf")) if able else square, row
+            continue
+        # Rows ascend, so "less" leaves ties with the lowest one; NaN pads, and is none.
+        nearer = (square < near) & able[j] if able else square < near
         near, near_row = nearer.choose(square, near), nearer.choose(row, near_row)
     better = (near < best) | (near.equals(best) & (near_row < best_row))
     best = better.choose(near, best)
@@ -347,20 +364,34 @@ def compare_leaf(builder, points, rows, leaf, lanes):  # type: ignore[no-untyped
 
 
 @_written(types.float64)
+def compare_leaf(builder, points, rows, leaf, lanes):  # type: ignore[no-untyped-def]
+    """Compare a leaf's eight references with 16 points, as `_keep_best` says."""
+    *own, best, best_row = (lanes.load(_SIXTEEN, row, 0) for row in range(5))
+    return _keep_best(lanes, _references(own, points, rows, leaf), best, best_row)
+
+
+@_written(types.float64)
+def compare_in_time(builder, points, rows, times, leaf, lanes):  # type: ignore[no-untyped-def]
+    """As `compare_leaf`, of references whose time is in the window of a point.
+
+    The bits of the sixth and the seventh row of the lanes are its least time and its length.
+    """
+    *own, best, best_row, least, width = (lanes.load(_SIXTEEN, row, 0) for row in range(7))
+    least, width = least.as_kind(_SIXTEEN_KEYS), width.as_kind(_SIXTEEN_KEYS)
+    able = [(times.every(_SIXTEEN_KEYS, leaf, j) - least).at_most_unsigned(width) for j in range(8)]
+    return _keep_best(lanes, _references(own, points, rows, leaf), best, best_row, able)
+
+
+@_written(types.float64)
 def compare_two(builder, points, rows, leaf, lanes, one, more):  # type: ignore[no-untyped-def]
     """As `compare_leaf`, but the fourth row of the lanes is a bound: c (one + more c) of the best.
 
     The sixth row is the second least squared chord, and the seventh the best one, c.
     """
     *own, _, best_row, second, best = (lanes.load(_SIXTEEN, row, 0) for row in range(7))
-
-    def reference(j: int) -> tuple[_Value, _Value]:
-        there = [points.every(_SIXTEEN, leaf, axis, j) for axis in range(3)]
-        return _square(own, there), rows.every(_SIXTEEN, leaf, j)
-
-    near, near_row = reference(0)
-    for j in range(1, 8):
-        square, row = reference(j)
+    references = _references(own, points, rows, leaf)
+    near, near_row = next(references)
+    for square, row in references:
         nearer = square < near
         second = nearer.choose(near, square).least(second)
         near, near_row = nearer.choose(square, near), nearer.choose(row, near_row)
@@ -390,9 +421,7 @@ def sort_leaf(builder, points, rows, leaf, lanes, half, own, seen, numbers, firs
     *point, worst = (lanes.load(_EIGHT, row, lane) for row in range(4))
     left_out = own.load(_EIGHT, lane)
     keys, squares, within = [], [], []
-    for j in range(8):
-        there = [points.every(_EIGHT, leaf, axis, j) for axis in range(3)]
-        square, row = _square(point, there), rows.every(_EIGHT, leaf, j)
+    for j, (square, row) in enumerate(_references(point, points, rows, leaf)):
         found = (square <= worst) & row.differs(left_out)
         key = square.as_kind(_EIGHT_KEYS) & ~NUMBER | (first | j).every(_EIGHT_KEYS)
         keys.append(found.choose(key, NOTHING))
@@ -482,59 +511,19 @@ def members_matching(builder, points, rows, leaf, lanes, lane, chord2):  # type:
 
 
 @_written(types.float64)
-def compare_times(builder, points, rows, times, leaf, lanes, windows, best_rows):  # type: ignore[no-untyped-def]
-    """As `compare_leaf`, of what 16 points match by their windows and the rows that they leave out.
+def compare_times(builder, points, rows, times, leaf, lanes, windows):  # type: ignore[no-untyped-def]
+    """As `compare_leaf`, of what 16 points match by windows as those of `times_within`.
 
-    Their best rows are in ``best_rows`` (16,); the fourth row of the lanes is as there.
+    The sixth row of the lanes is a row that each leaves out.
     """
-    *own, best, left_out = (lanes.load(_SIXTEEN, row, 0) for row in range(5))
+    *own, best, best_row, left_out = (lanes.load(_SIXTEEN, row, 0) for row in range(6))
     least, greatest, not_this = (windows.load(_SIXTEEN_KEYS, row, 0) for row in range(3))
-    best_row = best_rows.load(_SIXTEEN, 0)
-
-    def matched(j: int) -> tuple[_Value, _Value]:
-        there = [points.every(_SIXTEEN, leaf, axis, j) for axis in range(3)]
-        time, row = times.every(_SIXTEEN_KEYS, leaf, j), rows.every(_SIXTEEN, leaf, j)
-        able = (least <= time) & (time <= greatest) & time.differs(not_this)
-        return (able & row.differs(left_out)).choose(_square(own, there), float("inf")), row
-
-    near, near_row = matched(0)
-    for j in range(1, 8):
-        square, row = matched(j)
-        # Rows ascend, so "less" leaves ties with the lowest one; NaN pads, and is none.
-        nearer = square < near
-        near, near_row = nearer.choose(square, near), nearer.choose(row, near_row)
-    better = (near < best) | (near.equals(best) & (near_row < best_row))
-    best = better.choose(near, best)
-    lanes.store(best, 3, 0)
-    best_rows.store(better.choose(near_row, best_row), 0)
-    return best.extreme("fmax")
-
-
-@_written(types.float64)
-def compare_in_time(builder, points, rows, times, leaf, lanes):  # type: ignore[no-untyped-def]
-    """As `compare_leaf`, of references whose time is in the window of a point.
-
-    The bits of the sixth and the seventh row of the lanes are its least time and its length.
-    """
-    *own, best, best_row, least, width = (lanes.load(_SIXTEEN, row, 0) for row in range(7))
-    least, width = least.as_kind(_SIXTEEN_KEYS), width.as_kind(_SIXTEEN_KEYS)
-    near: Any = None
-    near_row = best_row
+    able = []
     for j in range(8):
-        there = [points.every(_SIXTEEN, leaf, axis, j) for axis in range(3)]
-        square, row = _square(own, there), rows.every(_SIXTEEN, leaf, j)
-        able = (times.every(_SIXTEEN_KEYS, leaf, j) - least).at_most_unsigned(width)
-        if near is None:
-            near, near_row = able.choose(square, float("inf")), row
-            continue
-        # Rows ascend, so "less" leaves ties with the lowest one; NaN pads, and is none.
-        nearer = (square < near) & able
-        near, near_row = nearer.choose(square, near), nearer.choose(row, near_row)
-    better = (near < best) | (near.equals(best) & (near_row < best_row))
-    best = better.choose(near, best)
-    lanes.store(best, 3, 0)
-    lanes.store(better.choose(near_row, best_row), 4, 0)
-    return best.extreme("fmax")
+        time, row = times.every(_SIXTEEN_KEYS, leaf, j), rows.every(_SIXTEEN, leaf, j)
+        matches = (least <= time) & (time <= greatest) & time.differs(not_this)
+        able.append(matches & row.differs(left_out))
+    return _keep_best(lanes, _references(own, points, rows, leaf), best, best_row, able)
 
 
 @_written(types.int64)
@@ -549,19 +538,20 @@ def times_within(builder, times, leaf, windows, lane):  # type: ignore[no-untype
 
 
 @_written(types.int64)
-def members_within(builder, points, rows, leaf, lanes, lane):  # type: ignore[no-untyped-def]
-    """How many of a leaf's eight references are within a lane's bound, as `_members` says."""
+def members_within(builder, points, rows, leaf, lanes, lane, able):  # type: ignore[no-untyped-def]
+    """How many of a leaf's references, by the bits of the able ones, are in a lane's bound."""
     *_, found = _members(points, rows, leaf, lanes, lane)
-    return found.bits().ones()
+    return (found.bits() & able).ones()
 
 
 @_written(types.int64)
-def pack_members(builder, points, rows, leaf, lanes, lane, chord2, row, end):  # type: ignore[no-untyped-def]
+def pack_members(builder, points, rows, leaf, lanes, lane, able, chord2, row, end):  # type: ignore[no-untyped-def]
     """Write the squared chords and rows of those references from an end on, and move the end.
 
     Of ``chord2`` and ``row`` eight places are written over, however few they are.
     """
     *values, found = _members(points, rows, leaf, lanes, lane)
+    found = found & able.truths(8)
     for value, array in zip(values, (chord2, row), strict=True):
         array.store(value.packed(found), end)
     return end + found.bits().ones()

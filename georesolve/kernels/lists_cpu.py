@@ -68,7 +68,7 @@ def search_lists(  # type: ignore[no-untyped-def]
 
     What takes too many steps is left out and marked.
     """
-    leaf_points, tree_rows, leaf_keys, boxes, levels = tree
+    leaf_points, tree_rows, leaf_keys, boxes, levels, _ = tree
     k = reference.shape[1]
     n_near = leaves_to_fill(k, exclude_self)
     n_packets = (n + LANES - 1) // LANES

@@ -1,8 +1,10 @@
 """All references within a distance of every observation on a CPU: how many, and which.
 
-Observations walk the tree (`kernels.tree_cpu`, which says why nothing is left out) in packets of
+Observations walk a tree (`kernels.tree_cpu`, which says why nothing is left out) in packets of
 neighbours, or each by itself, with a bound that does not change. One walk counts; for pairs the
-counts say where each observation's begin, and a second walk writes them there.
+counts say where each observation's begin, and a second walk writes them there. By group and in
+time packets walk the trees of a forest, and lanes have windows. On the ellipsoid a chord is at most
+the greatest that such a geodesic may have, and metres decide.
 
 Boxes whose points are all within the distance of a whole packet are counted without being opened
 (`kernels.lanes_cpu.children_inside`). What an observation leaves out, its own row, is taken off
@@ -18,6 +20,9 @@ from numba import njit
 from georesolve.kernels.boxes_cpu import NO_LIMIT, STACK, WIDTH, held
 from georesolve.kernels.coordinates_cpu import measure_part, readable
 from georesolve.kernels.distance import closer, squared_chord
+from georesolve.kernels.ellipsoid import innermost, outermost
+from georesolve.kernels.forest_cpu import EARLIEST, TREES_DEEP, Forest, forest_of, tree_of
+from georesolve.kernels.geodesic import geodesic_m
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.lanes_cpu import (
     borrowed,
@@ -25,10 +30,12 @@ from georesolve.kernels.lanes_cpu import (
     lanes_within,
     load_lanes,
     lowest_bit,
+    members_matching,
     members_within,
     pack_members,
     prefetch_for_write,
     rank_32,
+    times_within,
 )
 from georesolve.kernels.order_cpu import ROW, in_windows
 from georesolve.kernels.packets_cpu import LANES, aligned_rows
@@ -44,129 +51,196 @@ _TURN = 64
 RUN = 64
 """Pairs of which each is compared with all, which takes no branches; longer runs are merged."""
 NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
+NO_TIMES = (np.empty(0, np.int64),) * 3
 
 
-class Neighbours(NamedTuple):
+class Packets(NamedTuple):
+    """Observations in packets of neighbours, each of which begins with one tree.
+
+    Rows of the `points` from `firsts` to `stops` of the `order` are a packet; `times` are empty, or
+    the windows and the own time of each point, which does not match where it `skips` that.
+    """
+
+    forest: Forest
+    points: np.ndarray
+    order: np.ndarray
+    firsts: np.ndarray
+    stops: np.ndarray
+    trees: np.ndarray
+    times: tuple[np.ndarray, np.ndarray, np.ndarray]
+    skips: bool
+
+
+class Matching(NamedTuple):
     """Counts what is within the bound of each lane, or writes it to where its pairs end.
 
-    Boxes of which all is within the bound `inside` of the packet are counted once for all lanes,
-    in `whole`. The tree holds `n` references.
+    Rows of `lanes` are x, y, z, the bound, a row that is left out, the least that is not, metres on
+    the ellipsoid, and the greatest squared chord that is within these for sure. What is within
+    `inside` of all is counted once, in `whole`.
     """
 
     lanes: np.ndarray
-    used: int
+    windows: np.ndarray
+    eight: np.ndarray
+    flat: bool
     inside: float
-    n: int
     whole: np.ndarray
     ends: np.ndarray
     fills: bool
-    chord2: np.ndarray
+    key: np.ndarray
     row: np.ndarray
 
 
-def count_whole(collector, tree, node, level, bits, box):  # type: ignore[no-untyped-def]
+def _count_whole(collector, tree, node, level, bits, box):  # type: ignore[no-untyped-def]
     """Count boxes that are wholly within a distance, and open the others."""
     inside = bits & children_inside(tree.boxes, node, box, collector.inside)
+    if not inside:
+        return bits
     bits &= ~inside
-    size = WIDTH << 3 * level
+    size, n = WIDTH << 3 * level, held(tree)
     while inside:
         child = (node - tree.levels[level]) * WIDTH + lowest_bit(inside)
         inside &= inside - 1
         # All leaves are full but the last.
-        collector.whole[0] += min(size, collector.n - child * size)
+        collector.whole[0] += min(size, n - child * size)
     return bits
 
 
-@looks(Neighbours, count_whole)
+@looks(Matching, _count_whole)
 def _take(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
-    lanes, used, _, _, _, ends, fills, chord2, row = collector
+    lanes, windows, _, flat, _, _, ends, fills, key, row = collector
+    timed = tree.times.shape[0] > 0
     while bits:
         j = lowest_bit(bits)
         bits &= bits - 1
         leaf = node * WIDTH + j
-        near = lanes_within(lanes, tree.boxes, node, j) & used
+        near = lanes_within(lanes, tree.boxes, node, j)
         while near:
             lane = lowest_bit(near)
             near &= near - 1
-            if fills:
-                end = pack_members(
-                    tree.points, tree.rows, leaf, lanes, lane, chord2, row, ends[lane]
+            able = times_within(tree.times, leaf, windows, lane) if timed else (1 << WIDTH) - 1
+            if flat:
+                ends[lane] += _take_flat(collector, tree, leaf, lane, able)
+            elif fills:
+                ends[lane] = pack_members(
+                    tree.points, tree.rows, leaf, lanes, lane, able, key, row, ends[lane]
                 )
             else:
-                end = ends[lane] + members_within(tree.points, tree.rows, leaf, lanes, lane)
-            ends[lane] = end
+                ends[lane] += members_within(tree.points, tree.rows, leaf, lanes, lane, able)
     return worst, 0
+
+
+@njit(nogil=True, error_model="numpy")
+def _take_flat(collector, tree, leaf, lane, able):  # type: ignore[no-untyped-def]
+    """Take what of a leaf is within the metres of a lane; how much that is."""
+    lanes, _, eight, _, _, _, ends, fills, key, rows = collector
+    taken = 0
+    near = able & members_matching(tree.points, tree.rows, leaf, lanes, lane, eight)
+    while near:
+        j = lowest_bit(near)
+        near &= near - 1
+        if fills or eight[j] > lanes[7, lane]:
+            metres = geodesic_m(
+                lanes[0, lane], lanes[1, lane], lanes[2, lane],
+                tree.points[leaf, 0, j], tree.points[leaf, 1, j], tree.points[leaf, 2, j],
+            )  # fmt: skip
+            if not metres <= lanes[6, lane]:
+                continue
+            if fills:
+                key[ends[lane] + taken], rows[ends[lane] + taken] = metres, tree.rows[leaf, j]
+        taken += 1
+    return taken
+
+
+@njit(inline="always")
+def load_window(windows, lane, times, i, skips):  # type: ignore[no-untyped-def]
+    """Write the window of an observation: least, greatest, what does not count, its own time."""
+    windows[0, lane], windows[1, lane] = times[0][i], times[1][i]
+    windows[2, lane] = times[2][i] if skips else EARLIEST
+    windows[3, lane] = times[2][i]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def search_within(  # type: ignore[no-untyped-def]
-    thread, threads, tree, n_held, vectors, points, order, brute, width, first_of_all,
-    chord2, exclude_self, once, first_row, counts, starts, reference, distance_m,
+    thread, threads, packets, brute, flat, vectors, first_of_all, bounds, exclude_self, once,
+    first_row, counts, starts, reference, distance_m,
 ):  # fmt: skip
-    """Count what is within the distance of the observations of an order, or write their pairs.
+    """Count what is within the distance of the observations of packets, or write their pairs.
 
-    They walk in packets of `width`, or are compared with all references by brute force. Without
-    memory for pairs they are counted.
+    Without memory for pairs they are counted. `vectors` are given where all references are in one
+    tree.
     """
-    tree, vectors, points, order = borrowed((tree, vectors, points, order))
-    chord2, counts, starts = borrowed((chord2, counts, starts))
+    forest, points, order, firsts, stops, trees, times, skips = borrowed(packets)
+    vectors, bounds, counts, starts = borrowed((vectors, bounds, counts, starts))
     reference, distance_m = borrowed((reference, distance_m))
     fills = starts.size > 0
-    n = order.size
-    n_packets = (n + width - 1) // width
+    # Where it is counted, it is taken off below.
+    takes_off = exclude_self and not once and not fills and vectors.shape[0] > 0
+    leaves_out = exclude_self and not takes_off
     made = (
-        aligned_rows(6, LANES), aligned_rows(1, WIDTH), np.empty(LANES, np.int64),
-        np.empty(LANES, np.int64), np.empty(1, np.int64), np.empty(STACK, np.int64),
-        np.empty(RUN, np.int64),
+        aligned_rows(8, LANES), aligned_rows(2, WIDTH), aligned_rows(4, LANES).view(np.int64),
+        np.empty(LANES, np.int64), np.empty(LANES, np.int64), np.empty(1, np.int64),
+        np.empty(STACK, np.int64), np.empty(TREES_DEEP, np.int64), np.empty(RUN, np.int64),
     )  # fmt: skip
     memory = _memory(0), _memory(0)
-    for packet in range(n_packets):
+    for packet in range(firsts.size):
         if packet // _TURN % threads != thread:
             continue
         # They go with the last use of their owner, which is here in each turn of the loop.
-        lanes, boxes_of, places, ends, whole, stack, ranks = borrowed(made)
+        lanes, boxes_of, windows, places, ends, whole, stack, levels, ranks = borrowed(made)
         box = boxes_of[0]
-        first = packet * width
-        used = min(width, n - first)
-        farthest = 0.0
-        nearest = np.inf
+        first, stop = firsts[packet], stops[packet]
+        used = stop - first
+        farthest, nearest = 0.0, np.inf
         end = 0
         for lane in range(LANES):
-            # Lanes that are not used repeat the last observation.
-            i = order[first + min(lane, used - 1)] & ROW
-            prefetch_for_write(points, order[min(first + width + lane, n - 1)] & ROW, 0)
+            # Lanes that are not used repeat the last observation, to which nothing is near.
+            i = order[min(first + lane, stop - 1)] & ROW
+            prefetch_for_write(points, order[min(stop + lane, order.size - 1)] & ROW, 0)
             places[lane] = i
-            row = first_row + i
-            bound = chord2[first_of_all + i if chord2.size > 1 else 0]
-            lanes[3, lane] = bound
-            # Where it is counted, it is taken off below.
-            lanes[4, lane] = row if exclude_self and fills else -1
-            lanes[5, lane] = row + 1 if once else 0
+            bound = bounds[first_of_all + i if bounds.size > 1 else 0]
+            within = bound
+            if flat:
+                lanes[6, lane] = bound
+                within, bound = innermost(bound), outermost(bound)
+                lanes[7, lane] = within
+            lanes[3, lane] = bound if lane < used else -1.0
+            lanes[4, lane] = first_row + i if leaves_out else -1
+            lanes[5, lane] = first_row + i + 1 if once else 0
+            if times[0].size:
+                load_window(windows, lane, times, i, skips)
             farthest = max(farthest, bound)
-            nearest = min(nearest, bound)
+            nearest = min(nearest, within)
             ends[lane] = end
             if fills and lane < used:
                 end += starts[i + 1] - starts[i] + WIDTH
+        if fills and end == used * WIDTH:
+            continue
         load_lanes(points, places, lanes, boxes_of, 0)
         if memory[0][0].size < end + RUN:
             memory = _memory(end + RUN), _memory(end + RUN)
         found, ordered = borrowed(memory)
         whole[0] = 0
+        tree = tree_of(forest, trees[packet], levels)
+        # Of whole boxes it is not known which rows they hold.
+        if fills or once or leaves_out or brute or times[0].size:
+            nearest = -1.0
         if brute:
-            _compare_all(vectors, lanes, used, ends, found, fills)
-        else:
-            # Of whole boxes it is not known which rows they hold.
-            inside = -1.0 if once or fills else nearest
-            near = Neighbours(
-                lanes, (1 << used) - 1, inside, n_held, whole, ends, fills, found[0], found[1]
-            )
-            walk(tree, near, box, farthest, 0, 0, NO_LIMIT, stack)
+            box[:3], box[3:] = -2.0, 2.0
+        near = Matching(
+            lanes, windows, boxes_of[1], flat, nearest, whole, ends, fills, found[0], found[1]
+        )
+        walk(tree, near, box, farthest, 0, 0, NO_LIMIT, stack)
         if not fills:
             for lane in range(used):
                 row = first_row + places[lane]
                 counts[places[lane]] = ends[lane] + whole[0]
-                if exclude_self and not once and 0 <= row < vectors.shape[0]:
-                    counts[places[lane]] -= _chord2(vectors, row, lanes, lane) <= lanes[3, lane]
+                if takes_off and 0 <= row < vectors.shape[0]:
+                    chord2 = squared_chord(
+                        lanes[0, lane], lanes[1, lane], lanes[2, lane],
+                        vectors[row, 0], vectors[row, 1], vectors[row, 2],
+                    )  # fmt: skip
+                    counts[places[lane]] -= chord2 <= lanes[3, lane]
             continue
         begin = 0
         stop = 0
@@ -175,33 +249,14 @@ def search_within(  # type: ignore[no-untyped-def]
             put_in_order(found, begin, size, ordered, stop, ranks)
             begin += size + WIDTH
             stop += size
-        measure_part(ordered[0][:stop])
+        if not flat:
+            measure_part(ordered[0][:stop])
         stop = 0
         for lane in range(used):
             for place in range(starts[places[lane]], starts[places[lane] + 1]):
                 distance_m[place] = ordered[0][stop]
                 reference[place] = np.int64(ordered[1][stop])
                 stop += 1
-
-
-@njit(inline="always")
-def _chord2(vectors, row, lanes, lane):  # type: ignore[no-untyped-def]
-    return squared_chord(
-        lanes[0, lane], lanes[1, lane], lanes[2, lane],
-        vectors[row, 0], vectors[row, 1], vectors[row, 2],
-    )  # fmt: skip
-
-
-@njit(inline="always")
-def _compare_all(vectors, lanes, used, ends, found, fills):  # type: ignore[no-untyped-def]
-    """Count, or write as `_take` does, what of all references is within the bound of each lane."""
-    for row in range(vectors.shape[0]):
-        for lane in range(used):
-            c = _chord2(vectors, row, lanes, lane)
-            if c <= lanes[3, lane] and row != lanes[4, lane] and row >= lanes[5, lane]:
-                if fills:
-                    found[0][ends[lane]], found[1][ends[lane]] = c, row
-                ends[lane] += 1
 
 
 @njit(inline="always")
@@ -264,6 +319,18 @@ def asked_twice(
     return count, pairs
 
 
+def search_part(
+    part: slice, packets: Packets, asked: Within, brute: bool, flat: bool, vectors: np.ndarray,
+    counts: np.ndarray, found: Pairs,
+) -> None:  # fmt: skip
+    """Search for a part of the observations, in threads."""
+    here = asked._replace(first_row=asked.first_row + part.start)
+    in_threads(
+        search_within, threads_for(packets.order.size, _GRAIN), packets, brute, flat, vectors,
+        part.start, *here, counts[part], found.starts[part.start : part.stop + 1], *found[1:],
+    )  # fmt: skip
+
+
 def _search(
     index: ReferenceIndex,
     observations: Degrees,
@@ -272,17 +339,18 @@ def _search(
     counts: np.ndarray,
     found: Pairs,
 ) -> None:
-    n_held = held(index.tree)
-    if not n_held:
+    if not index.tree.rows.size:
         return
-    for part, points, order in in_windows(readable(observations), LANES, index.tree.rows.size):
-        here = asked._replace(first_row=asked.first_row + part.start)
-        starts = found.starts[part.start : part.stop + 1]
-        in_threads(
-            search_within, threads_for(order.size, _GRAIN), index.tree, n_held,
-            index.vectors, points, order, by == "brute", 1 if by == "singles" else LANES,
-            part.start, *here, counts[part], starts, *found[1:],
-        )  # fmt: skip
+    forest, width = forest_of(index.tree), 1 if by == "singles" else LANES
+    flat = index.earth == "wgs84"
+    vectors = index.vectors[:0] if flat else index.vectors
+    for part, points, order in in_windows(
+        readable(observations), LANES, index.tree.rows.size, earth=index.earth
+    ):
+        firsts = np.arange(0, order.size, width)
+        stops = np.minimum(firsts + width, order.size)
+        packets = Packets(forest, points, order, firsts, stops, firsts * 0, NO_TIMES, False)
+        search_part(part, packets, asked, by == "brute", flat, vectors, counts, found)
 
 
 count, pairs = asked_twice(_search)

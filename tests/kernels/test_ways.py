@@ -127,8 +127,9 @@ def test_all_within_a_distance_are_searched_as_it_is_named(search, sizes, algori
     right = within_cpu.in_threads
 
     def in_threads(loop, *arguments):
-        *_, brute, width = arguments[:8]
-        ran.add("brute" if brute else "packets" if width > 1 else "singles")
+        _, packets, brute, *_ = arguments
+        is_one = packets.stops[0] - packets.firsts[0] == 1
+        ran.add("brute" if brute else "singles" if is_one else "packets")
         right(loop, *arguments)
 
     monkeypatch.setattr(within_cpu, "in_threads", in_threads)
