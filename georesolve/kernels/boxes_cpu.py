@@ -210,22 +210,26 @@ def _leave_out(vectors, order, crowded):  # type: ignore[no-untyped-def]
     return stay
 
 
+def levels_over(n: int) -> np.ndarray:
+    """The first node of each level over so many leaves, lowest first, and their number."""
+    levels = [0]
+    while True:
+        n = -(-n // WIDTH)
+        levels.append(levels[-1] + n)
+        if n <= 1:
+            return np.array(levels)
+
+
 def _tree_of(vectors: np.ndarray, order: np.ndarray) -> Tree:
     n = order.size
     n_leaves = -(-n // WIDTH)
-    levels = [0]
-    width = n_leaves
-    while width > 1 or len(levels) == 1:
-        width = -(-width // WIDTH)
-        levels.append(levels[-1] + width)
-        if width == 0:
-            break
+    levels = levels_over(n_leaves)
     tree = Tree(
         kept(n_leaves, 3, WIDTH),
         kept(n_leaves, WIDTH),
         kept(n_leaves, dtype=np.int64),
         kept(levels[-1], 6, WIDTH),
-        np.array(levels, np.int64),
+        levels,
     )
     if n:
         at = (vectors, order, n, tree.points, tree.rows, tree.keys, tree.boxes)

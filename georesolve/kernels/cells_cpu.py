@@ -50,7 +50,7 @@ from georesolve.kernels.order_cpu import scratch
 from georesolve.kernels.packets_cpu import LANES, OnSphere, aligned_rows, search_packets
 from georesolve.kernels.query import Degrees, Found
 from georesolve.kernels.threads_cpu import in_threads, threads_for
-from georesolve.kernels.walk_cpu import looks, walk
+from georesolve.kernels.walk_cpu import look, walk
 
 PLACES = 8
 """Candidates that a cell has places for."""
@@ -103,7 +103,7 @@ class Listed(NamedTuple):
     found: np.ndarray
 
 
-@looks(Listed)
+@look.of(Listed)
 def _look(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
     lanes, chord2, listed, count = collector
     found = count[0]

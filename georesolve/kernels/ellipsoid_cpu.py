@@ -28,11 +28,19 @@ from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.lanes_cpu import children_within, lowest_bit
 from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.memory_cpu import kept
-from georesolve.kernels.order_cpu import ROW, in_windows, keys_of
+from georesolve.kernels.order_cpu import ROW, in_windows, keys_along
 from georesolve.kernels.packets_cpu import LANES, OnEllipsoid, search_packets
-from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Query, StepsSpent
+from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Query, steps_left
 from georesolve.kernels.threads_cpu import in_threads, threads_for
-from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, looks, put, walk
+from georesolve.kernels.walk_cpu import (
+    leaf_of,
+    leaves_near,
+    leaves_to_fill,
+    look,
+    put,
+    take_whole,
+    walk,
+)
 from georesolve.kernels.ways import Search
 from georesolve.kernels.within_cpu import count, pairs
 
@@ -64,6 +72,7 @@ class Ranked(NamedTuple):
     key: np.ndarray
 
 
+@take_whole.of(Ranked)
 def _leave_out(collector, tree, node, level, bits, box):  # type: ignore[no-untyped-def]
     """Leave out far boxes by a geodesic to their middles, where chords tell less than these.
 
@@ -95,7 +104,7 @@ def _leave_out(collector, tree, node, level, bits, box):  # type: ignore[no-unty
     return bits
 
 
-@looks(Ranked, _leave_out)
+@look.of(Ranked)
 def _rank(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
     x, y, z, own, reference, key = collector
     last = key.size - 1
@@ -164,7 +173,7 @@ def _settle(  # type: ignore[no-untyped-def]
     n, k = key.shape
     box, stack = np.empty(6), np.empty(STACK, np.int64)
     n_near = leaves_to_fill(k, exclude_self)
-    keys, x_of, y_of, z_of = np.empty(1, np.int64), np.empty(1), np.empty(1), np.empty(1)
+    keys, first_place, place = np.empty(1, np.int64), np.zeros(1, np.int64), np.empty((1, 4))
     here, there, found = np.empty((3, _BLOCK)), np.empty((3, _BLOCK)), np.empty((2, _BLOCK))
     steps = 0
     stop = n * (thread + 1) // threads
@@ -205,8 +214,8 @@ def _settle(  # type: ignore[no-untyped-def]
                 box[0], box[1], box[2], box[3], box[4], box[5] = x, y, z, x, y, z
                 if brute:
                     box[:3], box[3:] = -2.0, 2.0
-                x_of[0], y_of[0], z_of[0] = x, y, z
-                keys_of(x_of, y_of, z_of, keys)
+                place[0, 0], place[0, 1], place[0, 2] = x, y, z
+                keys_along(place, first_place, 0, 1, 1, keys)
                 leaf = leaf_of(tree.keys, keys[0], 0)
                 near, near_stop = leaves_near(tree.keys, leaf, n_near)
                 steps += walk(tree, ranked, box, worst, near, near_stop, most - steps, stack)
@@ -257,22 +266,15 @@ def search(
             if tally[:, 1].any():
                 given_up = ~order[order < 0] & ROW
                 by_chord[given_up], beyond[given_up] = -1, -1.0
-            left = _spent(left, tally[:, 0], query)
+            left = steps_left(left, tally[:, 0], query.most_steps)
         steps = np.zeros(threads, np.int64)
         in_threads(
             _settle, threads, tree, index.vectors, *(one[part] for one in degrees),
             by == "brute", *asked, by_chord, beyond, found.reference[part],
             found.key[part], left, steps,
         )  # fmt: skip
-        left = _spent(left, steps, query)
+        left = steps_left(left, steps, query.most_steps)
     return answer_of(found) if measure else found
-
-
-def _spent(left: int, steps: np.ndarray, query: Query) -> int:
-    left -= int(steps.max())
-    if left < 0:
-        raise StepsSpent(f"the search takes more than {query.most_steps} steps")
-    return left
 
 
 def answer_of(found: Found) -> Answer:

@@ -11,7 +11,7 @@ found narrows its window, as it narrows the distance otherwise.
 
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numba import njit
@@ -45,7 +45,7 @@ from georesolve.kernels.lanes_cpu import (
 )
 from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.memory_cpu import kept
-from georesolve.kernels.order_cpu import ROW, keys_of, sort_parts, windows
+from georesolve.kernels.order_cpu import ROW, keys_along, sort_parts, windows
 from georesolve.kernels.packets_cpu import (
     LANES,
     LEAF_STEPS,
@@ -54,10 +54,10 @@ from georesolve.kernels.packets_cpu import (
     aligned_rows,
     search_packets,
 )
-from georesolve.kernels.query import Degrees, Found, Pairs, Query, StepsSpent, Within
+from georesolve.kernels.query import Degrees, Found, Pairs, Query, Within, steps_left
 from georesolve.kernels.singles_cpu import search_singles
 from georesolve.kernels.threads_cpu import in_threads, threads_for
-from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, looks, walk
+from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, look, walk
 from georesolve.kernels.ways import spread_of
 from georesolve.kernels.within_cpu import NO_TIMES, Packets, asked_twice, load_window, search_part
 
@@ -125,7 +125,7 @@ def _unite(lanes, windows, union):  # type: ignore[no-untyped-def]
             union[1] = max(union[1], windows[1, lane])
 
 
-@looks(Ranked)
+@look.of(Ranked)
 def _rank(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
     lanes, windows, union, eight, by_time, at_once, apart, chord2, row = collector
     last = chord2.shape[1] - 1
@@ -255,8 +255,7 @@ def search_ranked(  # type: ignore[no-untyped-def]
         load_lanes(points, places, lanes, boxes, 0)
         if timed:
             _unite(lanes, windows, union)
-        middle = places[(stop - first) // 2]
-        keys_of(points[middle, 0:1], points[middle, 1:2], points[middle, 2:3], key)
+        keys_along(points, order, (first + stop) // 2, 1, stop, key)
         box = boxes[0]
         if brute:
             box[:3], box[3:] = -2.0, 2.0
@@ -389,7 +388,8 @@ def _packets(
     for part, memory in windows(readable(observations), len(index.vectors)):
         group, times = filters.group[part], NO_TIMES
         if len(forest.times):
-            times = filters.least[part], filters.greatest[part], filters.time[part]
+            asked: Any = filters[1:4]
+            times = tuple(one[part] for one in asked)
         places = kept(group.size, 1, dtype=np.int32)
         in_threads(
             _places, threads_for(group.size, 1 << 13), forest, group, *times, filters.by_time,
@@ -465,9 +465,7 @@ def search(
             search_ranked, threads, packets, group, filters.by_time, min(chord2, ALL), brute,
             *asked, steps[1], *into,
         )  # fmt: skip
-        left -= int(steps.sum(axis=0).max())
-        if left < 0:
-            raise StepsSpent(f"the search takes more than {query.most_steps} steps")
+        left = steps_left(left, steps.sum(axis=0), query.most_steps)
     return found
 
 

@@ -177,11 +177,11 @@ def _fill_buckets(forest):  # type: ignore[no-untyped-def]
 
 def forest_of(tree: Tree) -> Forest:
     """A tree that stands alone."""
-    sizes = (np.array([0, n]) for n in (held(tree), len(tree.keys), len(tree.boxes)))
-    bounds = (np.array([time]) for time in (EARLIEST, LATEST))
-    none = np.empty(0, np.int64)
-    whole = tree.points, tree.rows, tree.keys, tree.boxes, tree.times
-    return Forest(*whole, *sizes, *bounds, none, np.arange(2), True)
+    return Forest(
+        tree.points, tree.rows, tree.keys, tree.boxes, tree.times,
+        np.array([0, held(tree)]), np.array([0, len(tree.keys)]), np.array([0, len(tree.boxes)]),
+        np.array([EARLIEST]), np.array([LATEST]), np.empty(0, np.int64), np.arange(2), True,
+    )  # fmt: skip
 
 
 def _nodes_over(n_leaves: np.ndarray) -> np.ndarray:

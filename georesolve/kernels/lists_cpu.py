@@ -19,6 +19,8 @@ cut bits are set, and it only becomes less. When numbers run out the lists are m
 gets the first numbers, and they are made from all that was seen when the walk is over.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 
@@ -28,6 +30,7 @@ from georesolve.kernels.distance import closer
 from georesolve.kernels.lanes_cpu import (
     NOTHING,
     NUMBER,
+    borrowed,
     bound_by_keys,
     children_within,
     keys_tied,
@@ -38,25 +41,125 @@ from georesolve.kernels.lanes_cpu import (
     prefetch_for_write,
     sort_leaf,
 )
-from georesolve.kernels.order_cpu import ROW, keys_of
+from georesolve.kernels.order_cpu import BLOCK, ROW, keys_along
 from georesolve.kernels.packets_cpu import LANES, aligned_rows
 from georesolve.kernels.query import MAX_K
-from georesolve.kernels.walk_cpu import (
-    leaf_of,
-    leaves_near,
-    leaves_to_fill,
-    level_of,
-    mark,
-    push_children,
-    put,
-)
+from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, look, mark, put, walk
 
-_BLOCK = 64
-"""Packets whose keys are found together."""
 _CARRIED = WIDTH
 """Number of the first entry of a list that was made before numbers began anew."""
 _FIRST = _CARRIED + MAX_K
 """Number of the first reference that is seen."""
+
+
+class Lists(NamedTuple):
+    """Collects the keys of the k nearest of each lane: x, y, z, worst squared chord of the list.
+
+    A lane does not find its row `own`. `counts` are the next number of either half and the first
+    one that a list is made anew from. The lists of before numbers began anew are `carried`; what is
+    answered is in `chords` and `rows`, a list in each row.
+    """
+
+    lanes: np.ndarray
+    own: np.ndarray
+    keys: np.ndarray
+    new: np.ndarray
+    seen: np.ndarray
+    numbers: np.ndarray
+    counts: np.ndarray
+    carried: np.ndarray
+    chords: np.ndarray
+    rows: np.ndarray
+
+
+@look.of(Lists)
+def _merge(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
+    lanes, own, keys, new, seen, numbers, counts, _, chords, _ = collector
+    entries = keys.shape[0] - 1
+    steps = 0
+    if max(counts[0], counts[1]) > NUMBER - WIDTH * WIDTH:
+        _begin_anew(collector)
+    while bits:
+        j = lowest_bit(bits)
+        bits &= bits - 1
+        # The packet's box has come near enough; some of its points may not.
+        lane_bits = lanes_within(lanes, tree.boxes, node, j)
+        steps += LANES * WIDTH if lane_bits else NODE_STEPS
+        changed = False
+        for half in range(2):
+            if (lane_bits >> half * WIDTH) & 255 and sort_leaf(
+                tree.points, tree.rows, node * WIDTH + j, lanes, half, own, seen, numbers,
+                counts[half], new,
+            ):  # fmt: skip
+                counts[half] += WIDTH
+                steps += entries * WIDTH
+                for entry in range(0, entries, WIDTH):
+                    merge_eight(keys, entry, half, new)
+                changed = True
+        if changed:
+            worst = bound_by_keys(keys, chords.shape[1] - 1, lanes)
+            bits &= children_within(tree.boxes, node, box, worst)
+    return worst, steps
+
+
+@njit(inline="always")
+def _empty(keys):  # type: ignore[no-untyped-def]
+    for j in range(keys.shape[0]):
+        for lane in range(LANES):
+            keys[j, lane] = NOTHING
+
+
+@njit(nogil=True, error_model="numpy")
+def _make(collector):  # type: ignore[no-untyped-def]
+    """Make the lists of what was seen."""
+    lanes, own, keys, _, seen, numbers, counts, carried, chords, rows = collector
+    k, first_number = chords.shape[1], counts[2]
+    tied = np.int64(0)
+    for j in range(k - 1):
+        tied |= keys_tied(keys, j)
+    cut = keys_tied(keys, k - 1) if first_number == _FIRST else ~np.int64(0)
+    for lane in range(LANES):
+        half, at = lane // WIDTH, lane % WIDTH
+        if (cut >> lane) & 1:
+            for j in range(k):
+                chords[lane, j] = np.inf
+                rows[lane, j] = -1.0
+            for number in range(first_number, counts[half]):
+                c = seen[half, number, at]
+                if c <= lanes[3, lane]:
+                    if number >= _FIRST:
+                        row = numbers[half, number]
+                    elif number < _CARRIED + k:
+                        row = carried[lane, number - _CARRIED]
+                    else:
+                        continue
+                    if row != own[lane] and closer(c, row, chords[lane, k - 1], rows[lane, k - 1]):
+                        put(chords[lane], rows[lane], k - 1, c, row)
+            continue
+        for j in range(k):
+            number = keys[j, lane] & NUMBER
+            chords[lane, j] = seen[half, number, at]
+            rows[lane, j] = numbers[half, number]
+        if (tied >> lane) & 1:
+            for j in range(1, k):
+                put(chords[lane], rows[lane], j, chords[lane, j], rows[lane, j])
+
+
+@njit(nogil=True, error_model="numpy")
+def _begin_anew(collector):  # type: ignore[no-untyped-def]
+    """Make the lists; what they hold gets the first numbers, and others are given anew."""
+    _, _, keys, _, seen, _, counts, carried, chords, rows = collector
+    _make(collector)
+    counts[0] = counts[1] = _FIRST
+    counts[2] = _CARRIED
+    _empty(keys)
+    bits_of = chords.view(np.int64)
+    for lane in range(LANES):
+        for j in range(chords.shape[1]):
+            seen[lane // WIDTH, _CARRIED + j, lane % WIDTH] = chords[lane, j]
+            carried[lane, j] = rows[lane, j]
+            if chords[lane, j] < np.inf:
+                keys[j, lane] = bits_of[lane, j] & ~NUMBER | (_CARRIED + j)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -68,49 +171,40 @@ def search_lists(  # type: ignore[no-untyped-def]
 
     What takes too many steps is left out and marked.
     """
-    leaf_points, tree_rows, leaf_keys, boxes, levels, _ = tree
+    tree, reference, chord2 = borrowed((tree, reference, chord2))
     k = reference.shape[1]
     n_near = leaves_to_fill(k, exclude_self)
     n_packets = (n + LANES - 1) // LANES
     start = n_packets * thread // threads
     stop = n_packets * (thread + 1) // threads
     entries = (k + WIDTH - 1) // WIDTH * WIDTH
-    keys = aligned_rows(entries + 1, LANES).view(np.int64)
-    new = aligned_rows(WIDTH, WIDTH).view(np.int64)
     seen = aligned_rows(2 * (NUMBER + 1), WIDTH).reshape(2, NUMBER + 1, WIDTH)
     numbers = aligned_rows(2, NUMBER + 1)
-    counts = np.empty(2, np.int64)
     # Of what has no number of its own: nothing, and entries of before numbers began anew.
     for half in range(2):
         for at in range(WIDTH):
             seen[half, 0, at] = np.inf
         numbers[half, 0] = -1.0
-    carried = np.empty((LANES, MAX_K))
-    # What is answered, a list in each row.
-    chords = np.empty((LANES, k))
-    bits_of = chords.view(np.int64)
-    rows = np.empty((LANES, k))
-    # Of the packet, in rows: x, y, z, worst squared chord of the list.
-    lanes = aligned_rows(4, LANES)
-    own = np.empty(LANES)
+    made = Lists(
+        aligned_rows(4, LANES), np.empty(LANES), aligned_rows(entries + 1, LANES).view(np.int64),
+        aligned_rows(WIDTH, WIDTH).view(np.int64), seen, numbers, np.empty(3, np.int64),
+        np.empty((LANES, MAX_K)), np.empty((LANES, k)), np.empty((LANES, k)),
+    )  # fmt: skip
     boxes_of = aligned_rows(1, WIDTH)
-    box = boxes_of[0]
     places = np.empty(LANES, np.int64)
     stack = np.empty(STACK, np.int64)
-    x_of, y_of, z_of = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
-    curve_keys = np.empty(_BLOCK, np.int64)
+    curve_keys = np.empty(BLOCK, np.int64)
     steps = 0
     hard = 0
     for packet in range(start, stop):
         if steps > most[1]:
             break
-        in_block = (packet - start) % _BLOCK
+        in_block = (packet - start) % BLOCK
         if in_block == 0:
-            block = min(_BLOCK, stop - packet)
-            for j in range(block):
-                i = order[min((packet + j) * LANES + LANES // 2, n - 1)] & ROW
-                x_of[j], y_of[j], z_of[j] = points[i, 0], points[i, 1], points[i, 2]
-            keys_of(x_of, y_of, z_of, curve_keys[:block])
+            block = curve_keys[: min(BLOCK, stop - packet)]
+            keys_along(points, order, packet * LANES + LANES // 2, LANES, n, block)
+        # They go with the last use of their owner, which is here in each turn of the loop.
+        lists = borrowed(made)
         first = packet * LANES
         used = min(LANES, n - first)
         for lane in range(LANES):
@@ -122,134 +216,27 @@ def search_lists(  # type: ignore[no-untyped-def]
             for j in range(0, k, WIDTH):
                 prefetch_for_write(chord2, i, j)
                 prefetch_for_write(reference, i, j)
-            lanes[3, lane] = ALL
-            own[lane] = first_row + i if exclude_self else -1
-        for j in range(entries + 1):
-            for lane in range(LANES):
-                keys[j, lane] = NOTHING
-        counts[0] = counts[1] = _FIRST
-        first_number = _FIRST
-        load_lanes(points, places, lanes, boxes_of, 0)
+            lists.lanes[3, lane] = ALL
+            lists.own[lane] = first_row + i if exclude_self else -1
+        _empty(lists.keys)
+        lists.counts[:] = _FIRST
+        load_lanes(points, places, lists.lanes, boxes_of, 0)
         # So many leaves along the curve that k are found: a bound from the start.
-        leaf = leaf_of(leaf_keys, curve_keys[in_block], 0)
-        near, near_stop = leaves_near(leaf_keys, leaf, n_near)
-        # The node of that leaf comes first, so that the bound is good for the rest, and only once.
-        own_node = leaf // WIDTH
-        visited = False
-        stack[0] = boxes.shape[0] - 1
-        stack[1] = own_node
-        top = 2
-        level = 0
-        worst = ALL
-        next_near = near
-        full = True
-        begun = steps
-        most_here = min(most[0], most[1] - begun)
-        while full:
-            full = False
-            while top:
-                if steps - begun > most_here:
-                    break
-                full = max(counts[0], counts[1]) > NUMBER - WIDTH * WIDTH
-                if full:
-                    break
-                if next_near < near_stop:
-                    # Leaves along the curve, taken like a node of which one child is left.
-                    node, bits = next_near // WIDTH, np.int64(1) << next_near % WIDTH
-                    next_near += 1
-                    looked = False
-                else:
-                    top -= 1
-                    node = stack[top]
-                    steps += NODE_STEPS
-                    if node == own_node:
-                        if visited:
-                            continue
-                        visited = True
-                    bits = children_within(boxes, node, box, worst)
-                    level = level_of(levels, node, level)
-                    if level:
-                        top = push_children(boxes, levels, level, node, bits, stack, top)
-                        continue
-                    looked = True
-                while bits:
-                    j = lowest_bit(bits)
-                    child = node * WIDTH + j
-                    bits &= bits - 1
-                    if looked and near <= child < near_stop:
-                        continue
-                    # The packet's box has come near enough; some of its points may not.
-                    lane_bits = lanes_within(lanes, boxes, node, j)
-                    steps += LANES * WIDTH if lane_bits else NODE_STEPS
-                    changed = False
-                    for half in range(2):
-                        if (lane_bits >> half * WIDTH) & 255 and sort_leaf(
-                            leaf_points, tree_rows, child, lanes, half, own, seen, numbers,
-                            counts[half], new,
-                        ):  # fmt: skip
-                            counts[half] += WIDTH
-                            steps += entries * WIDTH
-                            for entry in range(0, entries, WIDTH):
-                                merge_eight(keys, entry, half, new)
-                            changed = True
-                    if changed:
-                        worst = bound_by_keys(keys, k - 1, lanes)
-                        bits &= children_within(boxes, node, box, worst)
-            if top and not full:
-                break
-            tied = np.int64(0)
-            for j in range(k - 1):
-                tied |= keys_tied(keys, j)
-            cut = keys_tied(keys, k - 1) if first_number == _FIRST else ~np.int64(0)
-            for lane in range(LANES):
-                half, at = lane // WIDTH, lane % WIDTH
-                if (cut >> lane) & 1:
-                    for j in range(k):
-                        chords[lane, j] = np.inf
-                        rows[lane, j] = -1.0
-                    for number in range(first_number, counts[half]):
-                        c = seen[half, number, at]
-                        if c <= lanes[3, lane]:
-                            if number >= _FIRST:
-                                row = numbers[half, number]
-                            elif number < _CARRIED + k:
-                                row = carried[lane, number - _CARRIED]
-                            else:
-                                continue
-                            if row != own[lane] and closer(
-                                c, row, chords[lane, k - 1], rows[lane, k - 1]
-                            ):
-                                put(chords[lane], rows[lane], k - 1, c, row)
-                    continue
-                for j in range(k):
-                    number = keys[j, lane] & NUMBER
-                    chords[lane, j] = seen[half, number, at]
-                    rows[lane, j] = numbers[half, number]
-                if (tied >> lane) & 1:
-                    for j in range(1, k):
-                        put(chords[lane], rows[lane], j, chords[lane, j], rows[lane, j])
-            if full:
-                # What the lists hold gets the first numbers, and others are given anew.
-                first_number = _CARRIED
-                counts[0] = counts[1] = _FIRST
-                for j in range(entries + 1):
-                    for lane in range(LANES):
-                        keys[j, lane] = NOTHING
-                for lane in range(LANES):
-                    for j in range(k):
-                        seen[lane // WIDTH, _CARRIED + j, lane % WIDTH] = chords[lane, j]
-                        carried[lane, j] = rows[lane, j]
-                        if chords[lane, j] < np.inf:
-                            keys[j, lane] = bits_of[lane, j] & ~NUMBER | (_CARRIED + j)
-        if top:
+        leaf = leaf_of(tree.keys, curve_keys[in_block], 0)
+        near, near_stop = leaves_near(tree.keys, leaf, n_near)
+        most_here = min(most[0], most[1] - steps)
+        more = walk(tree, lists, boxes_of[0], ALL, near, near_stop, most_here, stack)
+        steps += more
+        if more > most_here:
             hard += mark(order, first, first + used)
             continue
+        _make(lists)
         if measure:
-            measure_part(chords)
+            measure_part(lists.chords)
         for lane in range(used):
             i = places[lane]
             for j in range(k):
-                chord2[i, j] = chords[lane, j]
-                reference[i, j] = np.int64(rows[lane, j])
+                chord2[i, j] = lists.chords[lane, j]
+                reference[i, j] = np.int64(lists.rows[lane, j])
     tally[thread, 0] = steps
     tally[thread, 1] = hard

@@ -26,7 +26,7 @@ MAX_ROWS = ROW + 1
 
 _LEAD_BITS = 31
 _LEAST = (1 << _LEAD_BITS) - 1
-_BLOCK = 64
+BLOCK = 64
 """Points whose keys are found together: the loops over them vectorise."""
 _GRAIN = 1 << 13
 """Points that are worth a thread."""
@@ -77,8 +77,8 @@ def scratch(n: int) -> Iterator[Scratch]:
 @njit(cache=True, nogil=True, error_model="numpy")
 def keys_of(x, y, z, keys):  # type: ignore[no-untyped-def]
     """Write the Hilbert keys of up to 64 points; a NaN has `NO_KEY`."""
-    across = np.empty(_BLOCK, np.int32)
-    along = np.empty(_BLOCK, np.int32)
+    across = np.empty(BLOCK, np.int32)
+    along = np.empty(BLOCK, np.int32)
     for i in range(keys.size):
         u, v = octahedral(x[i], y[i], z[i])
         # A NaN has no cell; it gets its key below.
@@ -89,18 +89,28 @@ def keys_of(x, y, z, keys):  # type: ignore[no-untyped-def]
         keys[i] = key if z[i] >= -1.0 else NO_KEY
 
 
+@njit(nogil=True, error_model="numpy")
+def keys_along(points, order, first, step, n, keys):  # type: ignore[no-untyped-def]
+    """Write the keys of up to 64 of n points of an order, the next one so many places behind."""
+    x, y, z = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    for j in range(keys.size):
+        i = order[min(first + j * step, n - 1)] & ROW
+        x[j], y[j], z[j] = points[i, 0], points[i, 1], points[i, 2]
+    keys_of(x, y, z, keys)
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
 def _label(thread, threads, points, low, shift, digit_shift, words, counts):  # type: ignore[no-untyped-def]
     """Write a word for every point, -1 for a NaN, and count them by the upper digit."""
     n = points.shape[0]
     stop = n * (thread + 1) // threads
-    x = np.empty(_BLOCK)
-    y = np.empty(_BLOCK)
-    z = np.empty(_BLOCK)
-    keys = np.empty(_BLOCK, np.int64)
-    for first in range(n * thread // threads, stop, _BLOCK):
+    x = np.empty(BLOCK)
+    y = np.empty(BLOCK)
+    z = np.empty(BLOCK)
+    keys = np.empty(BLOCK, np.int64)
+    for first in range(n * thread // threads, stop, BLOCK):
         # Views, because indices that might be negative keep a loop from being vectorised.
-        last = min(first + _BLOCK, stop)
+        last = min(first + BLOCK, stop)
         block = points[first:last]
         part = words[first:last]
         for i in range(last - first):
@@ -167,15 +177,9 @@ def _bit_length(value):  # type: ignore[no-untyped-def]
 @njit(inline="always")
 def _relabel(points, words, keys):  # type: ignore[no-untyped-def]
     """Give points of one lead new ones, from their own range; returns how many bits they have."""
-    x = np.empty(_BLOCK)
-    y = np.empty(_BLOCK)
-    z = np.empty(_BLOCK)
-    for first in range(0, words.size, _BLOCK):
-        last = min(first + _BLOCK, words.size)
-        for i in range(last - first):
-            row = words[first + i] & ROW
-            x[i], y[i], z[i] = points[row, 0], points[row, 1], points[row, 2]
-        keys_of(x, y, z, keys[first:last])
+    for first in range(0, words.size, BLOCK):
+        last = min(first + BLOCK, words.size)
+        keys_along(points, words, first, 1, last, keys[first:last])
     low = keys[0]
     high = keys[0]
     for i in range(words.size):
@@ -321,8 +325,8 @@ def _range(points: np.ndarray) -> tuple[int, int]:
     rows = np.linspace(0, len(points) - 1, min(len(points), _SAMPLE)).astype(int)
     vectors = points[rows].T.copy()
     keys = np.empty(rows.size, np.int64)
-    for first in range(0, rows.size, _BLOCK):
-        part = slice(first, first + _BLOCK)
+    for first in range(0, rows.size, BLOCK):
+        part = slice(first, first + BLOCK)
         keys_of(*vectors[:3, part], keys[part])
     keys = np.sort(keys[keys != NO_KEY])
     if not keys.size:

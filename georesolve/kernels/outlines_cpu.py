@@ -29,7 +29,7 @@ from numba import njit
 
 from georesolve.kernels.arcs import ARC, MARGIN, above, put_arc
 from georesolve.kernels.arithmetic import product, total
-from georesolve.kernels.boxes_cpu import FAR, WIDTH, fill_nodes
+from georesolve.kernels.boxes_cpu import FAR, WIDTH, fill_nodes, levels_over
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.order_cpu import ROW, scratch, sort
 from georesolve.kernels.shapes import BoxTree, Polygons, Shapes
@@ -286,13 +286,8 @@ def _tree(items: np.ndarray, boxes: np.ndarray) -> BoxTree:
         lengths = np.linalg.norm(memory.points[:, :3], axis=1, keepdims=True)
         memory.points[:, :3] /= np.maximum(lengths, 1e-9)
         order = memory.order[: sort(memory, WIDTH) if n else 0].copy()
-    levels, width = [0], -(-n // WIDTH)
-    while True:
-        levels.append(levels[-1] + width)
-        if width <= 1:
-            break
-        width = -(-width // WIDTH)
-    tree = BoxTree(np.empty_like(items), np.empty((levels[-1], 6, WIDTH)), np.array(levels))
+    levels = levels_over(n)
+    tree = BoxTree(np.empty_like(items), np.empty((levels[-1], 6, WIDTH)), levels)
     if n:
         _fill_lowest(order, items, boxes, tree.items, tree.boxes[: levels[1]])
         fill_nodes(tree.boxes, tree.levels)

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
-from numba.extending import overload
 
 from georesolve.kernels.boxes_cpu import ALL, FAR, NODE_STEPS, STACK, WIDTH
 from georesolve.kernels.lanes_cpu import (
@@ -27,7 +26,7 @@ from georesolve.kernels.lanes_cpu import (
     prefetch_one,
 )
 from georesolve.kernels.order_cpu import ROW, keys_of
-from georesolve.kernels.walk_cpu import leaf_of, look, looks, mark, walk
+from georesolve.kernels.walk_cpu import by_type, leaf_of, look, mark, walk
 
 LANES = 16
 """Observations of a packet."""
@@ -54,7 +53,7 @@ class Leaves(NamedTuple):
     found: np.ndarray
 
 
-@looks(Leaves)
+@look.of(Leaves)
 def _list(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
     found = collector.found[0]
     if found + 2 * WIDTH > collector.leaves.size:
@@ -91,56 +90,45 @@ class InTime(NamedTuple):
     greatest: np.ndarray
 
 
-def compare(kind: Any, tree: Any, leaf: Any, lanes: Any) -> Any:
+@by_type
+def compare(kind, tree, leaf, lanes):  # type: ignore[no-untyped-def]
     """Compare a leaf with a packet; returns the greatest bound of its lanes."""
+    return compare_leaf(tree.points, tree.rows, leaf, lanes)
 
 
-@overload(compare, strict=False, jit_options={"forceinline": True})
-def _choose_compare(kind: Any, tree: Any, leaf: Any, lanes: Any) -> Any:
-    if kind.instance_class is OnEllipsoid:
-        return lambda kind, tree, leaf, lanes: compare_two(
-            tree.points, tree.rows, leaf, lanes, kind.one, kind.more
-        )
-    if kind.instance_class is InTime:
-        return lambda kind, tree, leaf, lanes: compare_in_time(
-            tree.points, tree.rows, tree.times, leaf, lanes
-        )
-    return lambda kind, tree, leaf, lanes: compare_leaf(tree.points, tree.rows, leaf, lanes)
+@compare.of(OnEllipsoid)
+def _compare_two(kind, tree, leaf, lanes):  # type: ignore[no-untyped-def]
+    return compare_two(tree.points, tree.rows, leaf, lanes, kind.one, kind.more)
 
 
-def prefetch_bound(kind: Any, i: Any) -> None:
+@compare.of(InTime)
+def _compare_in_time(kind, tree, leaf, lanes):  # type: ignore[no-untyped-def]
+    return compare_in_time(tree.points, tree.rows, tree.times, leaf, lanes)
+
+
+@by_type
+def prefetch_bound(kind, i):  # type: ignore[no-untyped-def]
     """Ask for what `bound` is soon to read of an observation."""
 
 
-@overload(prefetch_bound, strict=False, jit_options={"forceinline": True})
-def _choose_prefetch(kind: Any, i: Any) -> Any:
-    if kind.instance_class is not InTime:
-        return lambda kind, i: None
-
-    def prefetch_window(kind: Any, i: Any) -> None:
-        prefetch_one(kind.least, i)
-        prefetch_one(kind.greatest, i)
-
-    return prefetch_window
+@prefetch_bound.of(InTime)
+def _prefetch_window(kind, i):  # type: ignore[no-untyped-def]
+    prefetch_one(kind.least, i)
+    prefetch_one(kind.greatest, i)
 
 
-def bound(kind: Any, places: Any, lanes: Any) -> None:
+@by_type
+def bound(kind, places, lanes):  # type: ignore[no-untyped-def]
     """Write what bounds the search of a packet's observations, if it is not where they are."""
 
 
-@overload(bound, strict=False, jit_options={"forceinline": True})
-def _choose_bound(kind: Any, places: Any, lanes: Any) -> Any:
-    if kind.instance_class is not InTime:
-        return lambda kind, places, lanes: None
-
-    def bound_in_time(kind: Any, places: Any, lanes: Any) -> None:
-        windows = lanes.view(np.int64)
-        for lane in range(LANES):
-            lanes[3, lane] = kind.farthest
-            windows[5, lane] = kind.least[places[lane]]
-            windows[6, lane] = kind.greatest[places[lane]] - kind.least[places[lane]]
-
-    return bound_in_time
+@bound.of(InTime)
+def _bound_in_time(kind, places, lanes):  # type: ignore[no-untyped-def]
+    windows = lanes.view(np.int64)
+    for lane in range(LANES):
+        lanes[3, lane] = kind.farthest
+        windows[5, lane] = kind.least[places[lane]]
+        windows[6, lane] = kind.greatest[places[lane]] - kind.least[places[lane]]
 
 
 class Nearest(NamedTuple):
@@ -150,7 +138,7 @@ class Nearest(NamedTuple):
     lanes: np.ndarray
 
 
-@looks(Nearest)
+@look.of(Nearest)
 def _compare(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
     steps = 0
     while bits:

@@ -23,6 +23,14 @@ class StepsSpent(RuntimeError):
     """A search would take more than the `most_steps` that it was given."""
 
 
+def steps_left(steps: int, taken: Any, most: int | None) -> int:
+    """What is left of some steps after those that each thread has taken."""
+    left = steps - int(taken.max())
+    if left < 0:
+        raise StepsSpent(f"the search takes more than {most} steps")
+    return left
+
+
 class Degrees(NamedTuple):
     """Observations as they came: float64 arrays of shape (n,), checked by `nearest`.
 

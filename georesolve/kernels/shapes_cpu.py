@@ -39,7 +39,7 @@ from georesolve.kernels.outlines_cpu import holds
 from georesolve.kernels.query import Answer, Degrees, Found, Pairs, Query, Within
 from georesolve.kernels.shapes import BoxTree, Polygons, ShapeIndex
 from georesolve.kernels.threads_cpu import in_threads, threads_for
-from georesolve.kernels.walk_cpu import looks, put, walk
+from georesolve.kernels.walk_cpu import look, put, walk
 from georesolve.kernels.ways import Algorithm
 from georesolve.kernels.within_cpu import NO_PAIRS, RUN, asked_twice, put_in_order
 
@@ -92,7 +92,7 @@ class Nearest(NamedTuple):
     arc: np.ndarray
 
 
-@looks(Near)
+@look.of(Near)
 def _take_near(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
     place, in_areas, (_, _, arcs, rows, polygons), reference, key = collector
     last = key.size - 1
@@ -130,7 +130,7 @@ def offer(reference, key, chord2, row):  # type: ignore[no-untyped-def]
     return True
 
 
-@looks(Gather)
+@look.of(Gather)
 def _gather(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
     found, used = collector
     while bits:
@@ -144,7 +144,7 @@ def _gather(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped
     return worst, 0
 
 
-@looks(Nearest)
+@look.of(Nearest)
 def _take_nearest(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
     place, (_, _, arcs, rows, _), own, chord2, arc = collector
     while bits:

@@ -8,13 +8,11 @@ from numba import njit
 from georesolve.kernels.boxes_cpu import ALL, STACK, WIDTH
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.lanes_cpu import children_within, lowest_bit
-from georesolve.kernels.order_cpu import ROW, keys_of
-from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, looks, mark, put, walk
+from georesolve.kernels.order_cpu import BLOCK, ROW, keys_along
+from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, look, mark, put, walk
 
 _LEAF_STEPS = 8 * WIDTH
 """One observation alone compares a leaf more slowly than sixteen do, above all where much ties."""
-_BLOCK = 64
-"""Observations whose keys are found together."""
 
 
 class Single(NamedTuple):
@@ -32,7 +30,7 @@ class Single(NamedTuple):
     chords: np.ndarray
 
 
-@looks(Single)
+@look.of(Single)
 def _compare(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
     x, y, z, own, reference, key, chords = collector
     points = tree.points
@@ -70,8 +68,7 @@ def search_singles(  # type: ignore[no-untyped-def]
     box = np.empty(6)
     chords = np.empty(WIDTH)
     stack = np.empty(STACK, np.int64)
-    x_of, y_of, z_of = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
-    keys = np.empty(_BLOCK, np.int64)
+    keys = np.empty(BLOCK, np.int64)
     start = n * thread // threads
     stop = n * (thread + 1) // threads
     steps = 0
@@ -79,16 +76,12 @@ def search_singles(  # type: ignore[no-untyped-def]
     for place in range(start, stop):
         if steps > most[1]:
             break
-        at = (place - start) % _BLOCK
+        at = (place - start) % BLOCK
         if at == 0:
-            block = min(_BLOCK, stop - place)
-            for j in range(block):
-                i = order[place + j] & ROW
-                x_of[j], y_of[j], z_of[j] = points[i, 0], points[i, 1], points[i, 2]
-            keys_of(x_of, y_of, z_of, keys[:block])
+            keys_along(points, order, place, 1, n, keys[: min(BLOCK, stop - place)])
         i = order[place] & ROW
-        box[0], box[1], box[2] = x_of[at], y_of[at], z_of[at]
-        box[3], box[4], box[5] = x_of[at], y_of[at], z_of[at]
+        x, y, z = points[i, 0], points[i, 1], points[i, 2]
+        box[0], box[1], box[2], box[3], box[4], box[5] = x, y, z, x, y, z
         rows, chords2 = reference[i], key[i]
         for j in range(k):
             rows[j] = ROW
@@ -96,7 +89,7 @@ def search_singles(  # type: ignore[no-untyped-def]
         # So many leaves along the curve that k are found: a bound from the start.
         near, near_stop = leaves_near(tree.keys, leaf_of(tree.keys, keys[at], 0), n_near)
         own = first_row + i if exclude_self else -1
-        single = Single(x_of[at], y_of[at], z_of[at], own, rows, chords2, chords)
+        single = Single(x, y, z, own, rows, chords2, chords)
         most_here = min(most[0], most[1] - steps)
         more = walk(tree, single, box, ALL, near, near_stop, most_here, stack)
         steps += more

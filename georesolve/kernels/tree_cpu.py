@@ -32,7 +32,7 @@ from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import MAX_ROWS, ROW, in_windows
 from georesolve.kernels.packets_cpu import LANES, OnSphere, search_packets, take
-from georesolve.kernels.query import Answer, Degrees, Found, Query, StepsSpent
+from georesolve.kernels.query import Answer, Degrees, Found, Query, steps_left
 from georesolve.kernels.singles_cpu import search_singles
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.ways import Search, walk, way
@@ -115,9 +115,7 @@ def search(
             tally = np.empty((threads, 2), np.int64)
             at = (tree, points, order, order.size, limits, tally)
             in_threads(loop, threads, *at, *into)
-            most_steps -= int(tally[:, 0].max())
-            if most_steps < 0:
-                raise StepsSpent(f"the search takes more than {query.most_steps} steps")
+            most_steps = steps_left(most_steps, tally[:, 0], query.most_steps)
             order = ~order[order < 0] if tally[:, 1].any() else order[:0]
             if not order.size:
                 break

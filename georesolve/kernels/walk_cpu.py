@@ -16,58 +16,64 @@ from georesolve.kernels.boxes_cpu import NODE_STEPS, WIDTH
 from georesolve.kernels.distance import closer
 from georesolve.kernels.lanes_cpu import children_within, lowest_bit, prefetch_node
 
-_COLLECTORS: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {}
-
-
-def _open_all(collector: Any, tree: Any, node: Any, level: Any, bits: Any, box: Any) -> Any:
-    return bits
-
-
-def looks(kind: type, take: Callable[..., Any] = _open_all) -> Callable[..., Any]:
-    """Have a function be `look` for collectors of a type, and another one `take_whole`."""
-
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        _COLLECTORS[kind] = function, take
-        return function
-
-    return register
-
-
-def look(collector: Any, tree: Any, node: Any, bits: Any, box: Any, worst: Any) -> Any:
-    """Look at the leaves of a node that bits name; the bound from there on, and the steps taken.
-
-    A bound below 0 ends the walk.
-    """
-
-
-def take_whole(collector: Any, tree: Any, node: Any, level: Any, bits: Any, box: Any) -> Any:
-    """Take boxes of a node without opening them; gives the bits of those still to be opened."""
-
-
 # Only compiled code calls them: to take their arguments from Python would be much to compile.
 _INLINE = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
-@overload(look, strict=False, jit_options=_INLINE)
-def _choose_look(collector: Any, *_: Any) -> Callable[..., Any] | None:
-    return _COLLECTORS.get(getattr(collector, "instance_class", None), (None,))[0]
+def by_type(default: Callable[..., Any]) -> Any:
+    """A function for compiled code, and others `of` types that its first argument may have."""
+    functions: dict[Any, Callable[..., Any]] = {}
+
+    def chosen(*_: Any, **__: Any) -> None:
+        """Stands for them in code that is to be compiled."""
+
+    def of(kind: type) -> Callable[..., Any]:
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            functions[kind] = function
+            return function
+
+        return register
+
+    @overload(chosen, strict=False, jit_options=_INLINE)
+    def _choose(first: Any, *_: Any) -> Callable[..., Any]:
+        return functions.get(getattr(first, "instance_class", None), default)
+
+    chosen.of = of  # type: ignore[attr-defined]
+    return chosen
 
 
-@overload(take_whole, strict=False, jit_options=_INLINE)
-def _choose_take(collector: Any, *_: Any) -> Callable[..., Any] | None:
-    return _COLLECTORS.get(getattr(collector, "instance_class", None), (None,))[-1]
+@by_type
+def look(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
+    """Look at the leaves of a node that bits name; the bound from there on, and the steps taken.
+
+    A bound below 0 ends the walk.
+    """
+    return worst, 0
+
+
+@by_type
+def take_whole(collector, tree, node, level, bits, box):  # type: ignore[no-untyped-def]
+    """Take boxes of a node without opening them; gives the bits of those still to be opened."""
+    return bits
 
 
 @njit(inline="always")
 def walk(tree, collector, box, worst, near, near_stop, most_steps, stack):  # type: ignore[no-untyped-def]
     """Show a collector all leaves that may hold something at most `worst` from a box.
 
-    Leaves from `near` to `near_stop` come first, so that the bound is good for the rest. Returns
-    the steps that were taken; where they are more than `most_steps`, not all was shown.
+    Leaves from `near` to `near_stop` come first, and then the others of the node in their middle,
+    so that the bound is good for the rest. Returns the steps that were taken; where they are more
+    than `most_steps`, not all was shown.
     """
     boxes, levels = tree.boxes, tree.levels
     stack[0] = boxes.shape[0] - 1
     top = 1
+    own_node = -1
+    if near < near_stop:
+        own_node = (near + near_stop - 1) // 2 // WIDTH
+        stack[1] = own_node
+        top = 2
+    visited = False
     level = 0
     steps = 0
     next_near = near
@@ -80,6 +86,10 @@ def walk(tree, collector, box, worst, near, near_stop, most_steps, stack):  # ty
             top -= 1
             node = stack[top]
             steps += NODE_STEPS
+            if node == own_node:
+                if visited:
+                    continue
+                visited = True
             bits = children_within(boxes, node, box, worst)
             level = level_of(levels, node, level)
             bits = take_whole(collector, tree, node, level, bits, box)

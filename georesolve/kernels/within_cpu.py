@@ -41,7 +41,7 @@ from georesolve.kernels.order_cpu import ROW, in_windows
 from georesolve.kernels.packets_cpu import LANES, aligned_rows
 from georesolve.kernels.query import Degrees, Pairs, Within
 from georesolve.kernels.threads_cpu import in_threads, threads_for
-from georesolve.kernels.walk_cpu import looks, walk
+from georesolve.kernels.walk_cpu import look, take_whole, walk
 from georesolve.kernels.ways import Search
 
 _GRAIN = 256
@@ -91,22 +91,24 @@ class Matching(NamedTuple):
     row: np.ndarray
 
 
+@take_whole.of(Matching)
 def _count_whole(collector, tree, node, level, bits, box):  # type: ignore[no-untyped-def]
     """Count boxes that are wholly within a distance, and open the others."""
     inside = bits & children_inside(tree.boxes, node, box, collector.inside)
     if not inside:
         return bits
     bits &= ~inside
-    size, n = WIDTH << 3 * level, held(tree)
+    size = WIDTH << 3 * level
     while inside:
-        child = (node - tree.levels[level]) * WIDTH + lowest_bit(inside)
+        first = ((node - tree.levels[level]) * WIDTH + lowest_bit(inside)) * size
         inside &= inside - 1
         # All leaves are full but the last.
-        collector.whole[0] += min(size, n - child * size)
+        is_last = first + size >= tree.rows.size
+        collector.whole[0] += held(tree) - first if is_last else size
     return bits
 
 
-@looks(Matching, _count_whole)
+@look.of(Matching)
 def _take(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
     lanes, windows, _, flat, _, _, ends, fills, key, row = collector
     timed = tree.times.shape[0] > 0
