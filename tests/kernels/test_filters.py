@@ -139,14 +139,14 @@ def test_large_groups_and_many_trees(name, k):
             np.testing.assert_array_equal(row, np.append(rows, [-1] * k)[:k])
 
 
-@pytest.mark.parametrize("columns", [1, 2])
-def test_points_by_part_are_those_of_the_part(columns):
+@pytest.mark.parametrize(("columns", "run"), [(1, 1), (1, 16), (2, 1)])
+def test_points_by_part_are_those_of_the_part(columns, run):
     rng = np.random.default_rng(2)
     n = 40_001
     part = rng.integers(-1, 30, (n, columns)).astype(np.int32)
     words = np.empty((2, n * columns), np.int64)
     memory = Scratch(unit_vectors(*sphere(rng, n)), *words)
-    starts = sort_parts(memory, part, 30)
+    starts = sort_parts(memory, part, 30, run)
     for number in range(30):
         rows = memory.order[starts[number] : starts[number + 1]] & ROW
         want = np.concatenate([np.flatnonzero(column == number) for column in part.T])
