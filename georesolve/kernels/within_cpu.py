@@ -95,8 +95,6 @@ class Matching(NamedTuple):
 def _count_whole(collector, tree, node, level, bits, box):  # type: ignore[no-untyped-def]
     """Count boxes that are wholly within a distance, and open the others."""
     inside = bits & children_inside(tree.boxes, node, box, collector.inside)
-    if not inside:
-        return bits
     bits &= ~inside
     size = WIDTH << 3 * level
     while inside:
@@ -112,11 +110,16 @@ def _count_whole(collector, tree, node, level, bits, box):  # type: ignore[no-un
 def _take(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
     lanes, windows, _, flat, _, _, ends, fills, key, row = collector
     timed = tree.times.shape[0] > 0
+    counts = not (timed or flat or fills)
     while bits:
         j = lowest_bit(bits)
         bits &= bits - 1
         leaf = node * WIDTH + j
         near = lanes_within(lanes, tree.boxes, node, j)
+        while counts and near:
+            lane = lowest_bit(near)
+            near &= near - 1
+            ends[lane] += members_within(tree.points, tree.rows, leaf, lanes, lane, 255)
         while near:
             lane = lowest_bit(near)
             near &= near - 1
