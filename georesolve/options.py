@@ -1,16 +1,32 @@
-"""How observations are matched, and how both tables are read: the options of the service."""
+"""How observations are matched, and how both tables are read: the options of the service.
+
+This is the one list of them: calls, the command line, clients and checks follow its fields, and
+what an option means stands beside it, here or in `MatchOptions`.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from numbers import Integral, Real
-from typing import Any, ClassVar, Literal, Self, get_args
+from types import NoneType
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 
 from georesolve.intake.columns import EVERY, Edges, OnInvalid, Reading, Role, Trust, reading_for
 from georesolve.intake.errors import InvalidOption, meant
-from georesolve.kernels import ALGORITHMS, MAX_K, Earth
+from georesolve.kernels import MAX_K, Earth
 from georesolve.kernels.ways import Algorithm
 from georesolve.workers.datasets import PointSet
 from georesolve.workers.filters import nanoseconds, told_length
@@ -25,24 +41,45 @@ from georesolve.workers.jobs import (
 )
 from georesolve.workers.summaries import KINDS
 
+T = TypeVar("T")
+
 _METRES = "a finite number of metres, 0 or more"
+_MATCH = {one.name: one for one in fields(MatchOptions)}
+
+
+def _of_match(name: str) -> Any:
+    """An option as `MatchOptions` has it."""
+    return field(default=_MATCH[name].default, metadata=_MATCH[name].metadata)
+
+
+def _option(default: Any, words: str) -> Any:
+    return field(default=default, metadata=about(words))
+
+
+def _described(options: type[T]) -> type[T]:
+    """Options whose description has the words of each of them."""
+    told = (
+        f"{one.name}\n    {one.metadata['description']}" for one in fields(options) if one.metadata
+    )
+    options.__doc__ = "\n".join([f"{options.__doc__}\n\nParameters\n----------", *told])
+    return options
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Shared:
-    """What may be said whatever is asked: `Options` describes it."""
+    """What may be said whatever is asked."""
 
-    exclude_self: bool = False
-    near: bool = False
-    earth: Earth = "sphere"
-    algorithm: Algorithm = "auto"
-    how: How = "left"
-    columns: tuple[str, ...] | Literal["*"] = ()
-    observation_columns: tuple[str, ...] | Literal["*"] = ()
-    lat: str | None = None
-    lon: str | None = None
-    geometry: str | None = None
-    id: str | None = None
+    exclude_self: bool = _of_match("exclude_self")
+    near: bool = _of_match("near")
+    earth: Earth = _of_match("earth")
+    algorithm: Algorithm = _of_match("algorithm")
+    how: How = _of_match("how")
+    columns: tuple[str, ...] | Literal["*"] = _of_match("columns")
+    observation_columns: tuple[str, ...] | Literal["*"] = _of_match("observation_columns")
+    lat: str | None = _option(None, "column of latitudes; recognised unless it is named")
+    lon: str | None = _option(None, "column of longitudes")
+    geometry: str | None = _option(None, "column of points, lines or polygons")
+    id: str | None = _option(None, "column of ids")
     observation_lat: str | None = None
     observation_lon: str | None = None
     observation_geometry: str | None = None
@@ -51,58 +88,60 @@ class _Shared:
     reference_lon: str | None = None
     reference_geometry: str | None = None
     reference_id: str | None = None
-    layer: str | None = None
+    layer: str | None = _option(
+        None, "layer of a file that has several; unless it is named the only one, or of points"
+    )
     observation_layer: str | None = None
     reference_layer: str | None = None
-    crs: str | None = None
+    crs: str | None = _option(
+        None, "CRS of coordinates that do not say theirs, such as EPSG:25832; else degrees"
+    )
     observation_crs: str | None = None
     reference_crs: str | None = None
-    on_invalid: OnInvalid = "error"
-    coordinates: Trust = "check"
-    edges: Edges | None = None
-    densify_m: float | None = None
-    summary: Any = None
-    by: Any = field(
-        default=None,
-        metadata=about("only references with equal values in these columns of both sets match"),
+    on_invalid: OnInvalid = _option(
+        "error", "rows with invalid coordinates: error refuses them, null keeps them, with a status"
     )
-    observation_by: Any = field(default=None, metadata=about("`by` of the observations alone"))
-    reference_by: Any = field(default=None, metadata=about("`by` of the references alone"))
-    time: str | None = field(
-        default=None,
-        metadata=about("the column of times of both sets, for the options that follow"),
+    coordinates: Trust = _option(
+        "check",
+        "check refuses a table whose coordinates prove to be metres, radians or swapped; trust "
+        "takes them for degrees",
     )
-    observation_time: str | None = field(
-        default=None, metadata=about("`time` of the observations alone")
+    edges: Edges | None = _option(
+        None,
+        "how edges of lines and polygons run, unless GeoParquet says it: planar, straight in "
+        "longitude and latitude, or spherical, along great circles",
     )
-    reference_time: str | None = field(
-        default=None, metadata=about("`time` of the references alone")
+    densify_m: float | None = _option(
+        None, "metres within which arcs of great circles follow a planar edge: 1 unless it is said"
     )
-    max_time: Any = field(
-        default=None,
-        metadata=about(
-            "references farther apart in time do not match; `15min`, or a number for such times"
-        ),
+    summary: Any = _of_match("summary")
+    by: Any = _option(None, "only references with equal values in these columns of both sets match")
+    observation_by: Any = _option(None, "`by` of the observations alone")
+    reference_by: Any = _option(None, "`by` of the references alone")
+    time: str | None = _option(
+        None, "the column of times of both sets, for the options that follow"
     )
-    time_direction: Direction = field(
-        default="nearest",
-        metadata=about("backward: references not later than the observation; forward: not earlier"),
+    observation_time: str | None = _option(None, "`time` of the observations alone")
+    reference_time: str | None = _option(None, "`time` of the references alone")
+    max_time: Any = _option(
+        None, "references farther apart in time do not match; `15min`, or a number for such times"
     )
-    allow_exact: bool = field(
-        default=True, metadata=about("whether a reference of the very time matches")
+    time_direction: Direction = _option(
+        "nearest", "backward: references not later than the observation; forward: not earlier"
     )
+    allow_exact: bool = _option(True, "whether a reference of the very time matches")
 
     question: ClassVar[Question] = "nearest"
 
     def __post_init__(self) -> None:
-        self._refuse_unless_true_or_false("exclude_self")
-        self._refuse_unless_true_or_false("near")
-        for name, allowed in _CHOICES.items():
-            given = getattr(self, name, allowed[0])
-            if given is None and name == "edges":
-                continue
-            if not isinstance(given, str) or given not in allowed:
-                raise InvalidOption(f"{name} must be one of {', '.join(allowed)}, got {given!r}")
+        for name, allowed in values_of(type(self)).items():
+            given = getattr(self, name)
+            if allowed == (False, True):
+                if not isinstance(given, bool | np.bool_ | Integral) or given not in allowed:
+                    raise InvalidOption(f"{name} must be True or False, got {given!r}")
+            elif not isinstance(given, str | None) or given not in allowed:
+                words = ", ".join(filter(None, allowed))
+                raise InvalidOption(f"{name} must be one of {words}, got {given!r}")
         if self.densify_m is not None and not (_are_metres(self.densify_m) and self.densify_m > 0):
             raise InvalidOption(
                 f"densify_m must be a number of metres, more than 0, or None for 1 metre, got "
@@ -122,7 +161,6 @@ class _Shared:
             # Each once, in the order that they were given.
             object.__setattr__(self, name, tuple(dict.fromkeys(map(str, names))))
         self._settle_summary()
-        self._refuse_unless_true_or_false("allow_exact")
         for name in ("time", "observation_time", "reference_time"):
             if not isinstance(getattr(self, name), str | None):
                 raise InvalidOption(
@@ -172,16 +210,18 @@ class _Shared:
             raise InvalidOption(
                 "time is of both sets: give time, or observation_time and reference_time"
             )
-        by_time = getattr(self, "rank_by", "distance") == "time"
-        restricts = (self.max_time is not None, self.time_direction != "nearest",
-                     not self.allow_exact)  # fmt: skip
-        if filters.observation_time is None:
-            if any(restricts) or by_time:
-                raise InvalidOption(
-                    "time must name the column of times: max_time, time_direction, allow_exact "
-                    "and rank_by='time' are for times"
-                )
-        elif not (any(restricts) or by_time):
+        restricts = (
+            self.max_time is not None
+            or self.time_direction != "nearest"
+            or not self.allow_exact
+            or getattr(self, "rank_by", "distance") == "time"
+        )
+        if restricts and filters.observation_time is None:
+            raise InvalidOption(
+                "time must name the column of times: max_time, time_direction, allow_exact "
+                "and rank_by='time' are for times"
+            )
+        if filters.observation_time is not None and not restricts:
             raise InvalidOption(
                 "time restricts nothing so: give max_time, time_direction or rank_by='time'"
             )
@@ -204,11 +244,6 @@ class _Shared:
         """The set of which a summary has columns."""
         is_turned = getattr(self, "summary_by", "observation") == "reference"
         return "observations" if is_turned else "references"
-
-    def _refuse_unless_true_or_false(self, name: str) -> None:
-        given = getattr(self, name)
-        if not isinstance(given, bool | np.bool_ | Integral) or given not in (0, 1):
-            raise InvalidOption(f"{name} must be True or False, got {given!r}")
 
     @classmethod
     def of(cls, **given: Any) -> Self:
@@ -248,94 +283,23 @@ class _Shared:
 
     def reading(self, role: Role) -> Reading:
         """How to read one of the two tables."""
-        both = Reading(
-            *(self.lat, self.lon, self.id, self.geometry, self.on_invalid, self.coordinates),
-            layer=self.layer,
-            crs=self.crs,
-            takes_shapes=role == "references",
-            edges=self.edges,
-            densify_m=self.densify_m,
-        )
-        return reading_for(role, both, self)
+        of_both = {one.name for one in fields(self)}.intersection(Reading._fields)
+        given = {name: getattr(self, name) for name in of_both}
+        return reading_for(role, Reading(**given, takes_shapes=role == "references"), self)
 
 
+@_described
 @dataclass(frozen=True, kw_only=True)
 class Options(_Shared):
     """What a user may say, with the names and the defaults of the service.
 
-    Parameters
-    ----------
-    k
-        Neighbours an observation, nearest first: 1 to 64.
-    max_distance_m
-        References farther than this many metres do not match; None for no limit.
-    exclude_self
-        Whether an observation does not match the reference of its own row: the two are one set.
-    near
-        Whether the result also has `near_lat` and `near_lon`, where the reference lies as it was
-        given, and `bearing_deg`, in which direction from the observation.
-    earth
-        ``sphere``: metres are those of great circles on a sphere of the Earth's mean radius;
-        ``wgs84``: those of geodesics on the ellipsoid of WGS 84, by which the nearest is found.
-        For points.
-    algorithm
-        ``auto``, ``tree`` or ``brute``: the answer is the same.
-    how
-        ``left``: a row for every observation; ``inner``: for matched ones only.
-    columns, observation_columns
-        Columns to carry into the result, of the references and of the observations; ``*`` for all.
-    lat, lon, geometry, id
-        Names of columns in both tables; None where they are to be recognised. Those that begin with
-        ``observation_`` or ``reference_`` count for one table, and before these.
-    layer, observation_layer, reference_layer
-        Name of the layer of a GeoPackage that has several; None for the only one, or the only one
-        of points. For both files, or for one, which counts before.
-    crs, observation_crs, reference_crs
-        CRS of columns of coordinates, or of a layer that does not say its own, such as
-        ``EPSG:25832``; None for degrees on WGS 84. For both tables, or for one.
-    on_invalid
-        ``error``: rows with invalid coordinates are refused; ``null``: kept, with a status.
-    coordinates
-        ``check``: a table whose coordinates prove to be metres, radians or swapped is refused;
-        ``trust``: they are degrees, whatever they look like.
-    edges
-        How edges of lines and polygons run: ``planar``, straight in longitude and latitude, or
-        ``spherical``, along great circles. None for what GeoParquet says of them, else planar.
-    densify_m
-        Metres within which arcs of great circles follow a planar edge; None for 1.
-    summary
-        Instead of a row for each match one for each observation: ``{"count": True}`` for the number
-        of its references, ``{"size": ["sum", "mean", "min", "max"]}`` for what is made of a column
-        of them.
-    by, observation_by, reference_by
-        Only references with equal values in these columns match: a name, or a list of names, of
-        both sets or of one. Text, whole numbers, booleans, dates and categories of these compare
-        by value; an observation without a value matches nothing (`missing_value`).
-    time, observation_time, reference_time
-        The columns of times: timestamps of any unit, all with a zone or all without; dates; or
-        whole numbers. The result has `time_apart`, reference less observation.
-    max_time
-        References farther apart in time do not match: ``15min``, a timedelta, or a number for times
-        that are numbers. What is that far apart does.
-    time_direction
-        ``backward``: references not later than the observation; ``forward``: not earlier;
-        ``nearest``: both.
-    allow_exact
-        Whether a reference of the very time of the observation matches.
-    rank_by
-        ``time``: the least time apart comes first, then the nearest, then the lowest row.
-
-    Raises
-    ------
-    InvalidOption
-        When a value is not allowed.
+    What names a column, a layer or a CRS of both tables can be said of one alone, which counts
+    before, as `observation_lat` or `reference_crs`. What is not allowed raises InvalidOption.
     """
 
-    k: int = 1
-    max_distance_m: float | None = None
-    rank_by: RankBy = field(
-        default="distance", metadata=about("time: the least time apart comes first")
-    )
+    k: int = _of_match("k")
+    max_distance_m: float | None = _of_match("max_distance_m")
+    rank_by: RankBy = _option("distance", "time: the least time apart comes first")
 
     def __post_init__(self) -> None:
         # True is a whole number to Python, and to nobody else; those of numpy are numbers, too.
@@ -349,33 +313,19 @@ class Options(_Shared):
         super().__post_init__()
 
 
+@_described
 @dataclass(frozen=True, kw_only=True)
 class WithinOptions(_Shared):
-    """What a user may say of all references within a distance; the others are as in `Options`.
+    """What a user may say of all references within a distance.
 
-    Parameters
-    ----------
-    distance_m
-        Metres; a distance equal to it matches. Or the name of a column of the observations, which
-        has a distance for each.
-    how
-        ``inner``: a row for every pair; ``left``: and one for every observation without a pair.
-    once
-        Whether of a set against itself each pair is there once, with its lower row as the
-        observation.
-    summary_by
-        ``reference`` for a summary with a row for each reference, of the observations' columns.
-
-    Raises
-    ------
-    InvalidOption
-        When a value is not allowed.
+    What names a column, a layer or a CRS of both tables can be said of one alone, which counts
+    before, as `observation_lat` or `reference_crs`. What is not allowed raises InvalidOption.
     """
 
-    distance_m: float | str
-    how: How = "inner"
-    once: bool = False
-    summary_by: Literal["observation", "reference"] = "observation"
+    distance_m: float | str = field(metadata=_MATCH["distance_m"].metadata)
+    how: How = field(default="inner", metadata=_MATCH["how"].metadata)
+    once: bool = _of_match("once")
+    summary_by: Literal["observation", "reference"] = _of_match("summary_by")
 
     question = "within"
 
@@ -386,7 +336,6 @@ class WithinOptions(_Shared):
                 f"distance_m must be {_METRES}, or the name of a column of the observations, got "
                 f"{given!r}"
             )
-        self._refuse_unless_true_or_false("once")
         super().__post_init__()
         if self.summary_by != "reference":
             return
@@ -442,16 +391,22 @@ def _are_metres(given: Any) -> bool:
         return False
 
 
-FILTERS = {one.name: one for one in fields(Options) if one.metadata}
-"""The options by group and in time, as `MatchOptions` has others."""
-_CHOICES = {
-    "earth": get_args(Earth),
-    "algorithm": ALGORITHMS,
-    "how": get_args(How),
-    "on_invalid": get_args(OnInvalid),
-    "coordinates": get_args(Trust),
-    "edges": get_args(Edges),
-    "time_direction": get_args(Direction),
-    "rank_by": get_args(RankBy),
-    "summary_by": ("observation", "reference"),
+@cache
+def values_of(options: type[Any]) -> dict[str, tuple[Any, ...]]:
+    """The options that may be one of few values, and these."""
+    values: dict[str, tuple[Any, ...]] = {}
+    for name, hint in get_type_hints(options).items():
+        kinds = get_args(hint) if get_origin(hint) is Union else (hint,)
+        if hint is bool:
+            values[name] = (False, True)
+        elif all(kind is NoneType or get_origin(kind) is Literal for kind in kinds):
+            values[name] = tuple(one for kind in kinds for one in get_args(kind) or (None,))
+    return values
+
+
+FILTERS = {
+    one.name: one
+    for one in fields(Options)
+    if one.name in {"by", "time", *(of.name for of in fields(FilterOptions))}
 }
+"""The options by group and in time, as `MatchOptions` has others."""

@@ -3,18 +3,19 @@
 import json
 import os
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from inspect import Parameter, signature
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.compilation import compiling
 from georesolve.frames import given
-from georesolve.intake.columns import PREFIXES, Edges
+from georesolve.intake.columns import PREFIXES
 from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.intake.plausibility import check_match, looks_swapped
 from georesolve.intake.points import Points, write_points, write_shapes
@@ -26,19 +27,32 @@ from georesolve.workers.files import complete
 from georesolve.workers.gpus import DeviceChoice, choose_device
 from georesolve.workers.jobs import FilterOptions, MatchOptions, with_id
 
+F = TypeVar("F", bound=Callable[..., Any])
+_OF_BOTH_TABLES = ("on_invalid", "coordinates", "edges", "densify_m")
 
+
+def _taking(options: type[Options | WithinOptions]) -> Callable[[F], F]:
+    """Show these options in the signature of a function, for notebooks and `help`."""
+
+    def shown(function: F) -> F:
+        own = signature(function)
+        *first, _ = own.parameters.values()
+        more = [
+            Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default)
+            for one in fields(options)
+            if one.name not in own.parameters
+        ]
+        vars(function)["__signature__"] = own.replace(parameters=[*first, *more])
+        return function
+
+    return shown
+
+
+@_taking(Options)
 def nearest(
     observations: Any,
     references: Any,
     *,
-    k: int = 1,
-    max_distance_m: float | None = None,
-    exclude_self: bool = False,
-    near: bool = False,
-    earth: Earth | None = None,
-    how: str = "left",
-    columns: Sequence[str] | Literal["*"] | None = None,
-    summary: Mapping[str, Any] | None = None,
     first_row: int | None = None,
     device: DeviceChoice = "auto",
     progress: Progress | None = None,
@@ -129,34 +143,17 @@ def nearest(
     >>> matches["reference"], matches["distance_m"].round()
     (array([0]), array([423279.]))
     """
-    asked = Options.of(
-        k=k,
-        max_distance_m=max_distance_m,
-        exclude_self=exclude_self,
-        near=near,
-        earth="sphere" if earth is None else earth,
-        how=how,
-        columns=() if columns is None else columns,
-        summary=summary,
-        **options,
-    )
+    asked = Options.of(**_said(options))
     with compiling():
-        return _resolved(observations, references, asked, earth, first_row, device, progress)
+        return _resolved(observations, references, asked, options, first_row, device, progress)
 
 
+@_taking(WithinOptions)
 def within(
     observations: Any,
     references: Any,
     distance_m: float | str,
     *,
-    exclude_self: bool = False,
-    once: bool = False,
-    near: bool = False,
-    earth: Earth | None = None,
-    how: str = "inner",
-    columns: Sequence[str] | Literal["*"] | None = None,
-    summary: Mapping[str, Any] | None = None,
-    summary_by: str = "observation",
     first_row: int | None = None,
     device: DeviceChoice = "auto",
     progress: Progress | None = None,
@@ -201,27 +198,21 @@ def within(
     >>> pairs["reference"], pairs["distance_m"].round()
     (array([0]), array([423279.]))
     """
-    asked = WithinOptions.of(
-        distance_m=distance_m,
-        exclude_self=exclude_self,
-        once=once,
-        near=near,
-        earth="sphere" if earth is None else earth,
-        how=how,
-        columns=() if columns is None else columns,
-        summary=summary,
-        summary_by=summary_by,
-        **options,
-    )
+    asked = WithinOptions.of(distance_m=distance_m, **_said(options))
     with compiling():
-        return _resolved(observations, references, asked, earth, first_row, device, progress)
+        return _resolved(observations, references, asked, options, first_row, device, progress)
+
+
+def _said(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that a user gave: None leaves one at its default."""
+    return {name: one for name, one in options.items() if one is not None}
 
 
 def _resolved(
     observations: Any,
     references: Any,
     asked: Options | WithinOptions,
-    earth: Earth | None,
+    options: Mapping[str, Any],
     first_row: int | None,
     device: DeviceChoice,
     progress: Progress | None,
@@ -239,7 +230,7 @@ def _resolved(
                     f"{name} says how references are read, and an Index has read its own: give "
                     f"Index({name.removeprefix(prefix)}={value!r}) instead"
                 )
-        if earth not in (None, references.search.earth):
+        if (earth := options.get("earth")) not in (None, references.search.earth):
             raise InvalidOption(
                 f"earth is {earth!r}, but the Index is of {references.search.earth!r}: leave it "
                 f"out, or give Index(earth={earth!r}) instead"
@@ -329,13 +320,6 @@ class Index:
     ----------
     references
         A table of points, as for `nearest`. All of its columns are kept, in memory.
-    lat, lon, geometry, id
-        Names of columns; None where they are to be recognised.
-    layer, crs
-        Name of the layer of a file that has several, and the CRS of coordinates that do not say
-        theirs; None for degrees.
-    on_invalid, coordinates, edges, densify_m
-        As for `nearest`.
     earth
         ``sphere`` or ``wgs84``: what distances are measured on, as for `nearest`.
     by, time
@@ -343,6 +327,9 @@ class Index:
         built now. Searches name them again.
     device
         ``cpu``, ``cuda``, or ``auto`` for a GPU where there is one.
+    **reading
+        How they are read, as for `nearest`: `lat`, `lon`, `geometry`, `id`, `layer`, `crs`,
+        `on_invalid`, `coordinates`, `edges`, `densify_m`.
 
     Raises
     ------
@@ -354,36 +341,17 @@ class Index:
         self,
         references: Any,
         *,
-        lat: str | None = None,
-        lon: str | None = None,
-        geometry: str | None = None,
-        id: str | None = None,
-        layer: str | None = None,
-        crs: str | None = None,
-        on_invalid: str = "error",
-        coordinates: str = "check",
-        edges: Edges | None = None,
-        densify_m: float | None = None,
         earth: Earth = "sphere",
         by: str | Sequence[str] | None = None,
         time: str | None = None,
         device: DeviceChoice = "auto",
+        **reading: Any,
     ) -> None:
-        options = Options(
-            reference_lat=lat,
-            reference_lon=lon,
-            reference_geometry=geometry,
-            reference_id=id,
-            reference_layer=layer,
-            reference_crs=crs,
-            on_invalid=on_invalid,  # type: ignore[arg-type]
-            coordinates=coordinates,  # type: ignore[arg-type]
-            edges=edges,
-            densify_m=densify_m,
-            earth=earth,
-            reference_by=by,
-            observation_by=by,
-        )
+        own = {
+            name if name in _OF_BOTH_TABLES else PREFIXES["references"] + name: one
+            for name, one in reading.items()
+        }
+        options = Options.of(**own, earth=earth, reference_by=by, observation_by=by)
         points = given(references, "references").points(options.reading("references"), None)
         self.search = Search(points, choose_device(device), earth=earth)
         if by is not None or time is not None:
@@ -401,28 +369,9 @@ class Index:
         """Names of the columns that a result can carry."""
         return tuple(self.search.references.kept.column_names)
 
-    def nearest(
-        self,
-        observations: Any,
-        *,
-        k: int = 1,
-        max_distance_m: float | None = None,
-        how: str = "left",
-        columns: Sequence[str] | Literal["*"] | None = None,
-        progress: Progress | None = None,
-        **options: Any,
-    ) -> Any:
+    def nearest(self, observations: Any, **options: Any) -> Any:
         """Find the nearest reference of every observation: see `georesolve.nearest`."""
-        return nearest(
-            observations,
-            self,
-            k=k,
-            max_distance_m=max_distance_m,
-            how=how,
-            columns=columns,
-            progress=progress,
-            **options,
-        )
+        return nearest(observations, self, **options)
 
     def within(self, observations: Any, distance_m: float | str, **options: Any) -> Any:
         """Find all references within a distance of every observation: see `georesolve.within`."""
