@@ -7,7 +7,6 @@ what an option means stands beside it, here or in `MatchOptions`.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cache
 from numbers import Integral, Real
 from types import NoneType
 from typing import (
@@ -41,7 +40,7 @@ from georesolve.workers.jobs import (
 )
 from georesolve.workers.summaries import KINDS
 
-T = TypeVar("T")
+T = TypeVar("T", bound="_Shared")
 
 _METRES = "a finite number of metres, 0 or more"
 _MATCH = {one.name: one for one in fields(MatchOptions)}
@@ -57,11 +56,19 @@ def _option(default: Any, words: str) -> Any:
 
 
 def _described(options: type[T]) -> type[T]:
-    """Options whose description has the words of each of them."""
+    """Options whose class tells the few values that some may have, and what all of them mean."""
     told = (
         f"{one.name}\n    {one.metadata['description']}" for one in fields(options) if one.metadata
     )
     options.__doc__ = "\n".join([f"{options.__doc__}\n\nParameters\n----------", *told])
+    values: dict[str, tuple[Any, ...]] = {}
+    for name, hint in get_type_hints(options).items():
+        kinds = get_args(hint) if get_origin(hint) is Union else (hint,)
+        if hint is bool:
+            values[name] = (False, True)
+        elif all(kind is NoneType or get_origin(kind) is Literal for kind in kinds):
+            values[name] = tuple(one for kind in kinds for one in get_args(kind) or (None,))
+    options.values = values
     return options
 
 
@@ -129,12 +136,13 @@ class _Shared:
     time_direction: Direction = _option(
         "nearest", "backward: references not later than the observation; forward: not earlier"
     )
-    allow_exact: bool = _option(True, "whether a reference of the very time matches")
+    allow_exact: bool = _option(True, "false: no reference of the very time matches")
 
     question: ClassVar[Question] = "nearest"
+    values: ClassVar[dict[str, tuple[Any, ...]]]
 
     def __post_init__(self) -> None:
-        for name, allowed in values_of(type(self)).items():
+        for name, allowed in self.values.items():
             given = getattr(self, name)
             if allowed == (False, True):
                 if not isinstance(given, bool | np.bool_ | Integral) or given not in allowed:
@@ -389,19 +397,6 @@ def _are_metres(given: Any) -> bool:
         return is_number and 0 <= float(given) < math.inf
     except OverflowError:
         return False
-
-
-@cache
-def values_of(options: type[Any]) -> dict[str, tuple[Any, ...]]:
-    """The options that may be one of few values, and these."""
-    values: dict[str, tuple[Any, ...]] = {}
-    for name, hint in get_type_hints(options).items():
-        kinds = get_args(hint) if get_origin(hint) is Union else (hint,)
-        if hint is bool:
-            values[name] = (False, True)
-        elif all(kind is NoneType or get_origin(kind) is Literal for kind in kinds):
-            values[name] = tuple(one for kind in kinds for one in get_args(kind) or (None,))
-    return values
 
 
 FILTERS = {

@@ -8,7 +8,7 @@ from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 import httpx
@@ -37,69 +37,6 @@ _TOO_MUCH = frozenset({413, 503})
 """What a service answers that does not look up so much, or has not yet read the references."""
 _WAIT_SECONDS = 5
 _A_PAGE = 1000
-
-
-class Columns(TypedDict, total=False):
-    """How to read a table of points: names of columns, which are found where none is given."""
-
-    lat: str | None
-    lon: str | None
-    geometry: str | None
-    id: str | None
-    layer: str | None
-    crs: str | None
-    on_invalid: Literal["error", "null"]
-    coordinates: Literal["check", "trust"]
-    edges: Literal["planar", "spherical"] | None
-    densify_m: float | None
-
-
-class MatchOptions(Columns, total=False):
-    """How to match; what names a column of one table counts before what names it for both."""
-
-    k: int
-    max_distance_m: float | None
-    exclude_self: bool
-    near: bool
-    earth: Literal["sphere", "wgs84"]
-    algorithm: Literal["auto", "tree", "brute"]
-    how: Literal["left", "inner"]
-    columns: Sequence[str]
-    summary: Mapping[str, Any] | None
-    observation_columns: Sequence[str]
-    observation_lat: str | None
-    observation_lon: str | None
-    observation_geometry: str | None
-    observation_id: str | None
-    observation_layer: str | None
-    observation_crs: str | None
-    reference_lat: str | None
-    reference_lon: str | None
-    reference_geometry: str | None
-    reference_id: str | None
-    reference_layer: str | None
-    reference_crs: str | None
-    by: str | Sequence[str] | None
-    observation_by: str | Sequence[str] | None
-    reference_by: str | Sequence[str] | None
-    time: str | None
-    observation_time: str | None
-    reference_time: str | None
-    max_time: str | float | timedelta | None
-    time_direction: Literal["nearest", "backward", "forward"]
-    allow_exact: bool
-    rank_by: Literal["distance", "time"]
-
-
-class JobOptions(MatchOptions, total=False):
-    """How to match, and where the service is to write the result, if not into its own store."""
-
-    output: str | None
-    name: str
-    question: Literal["nearest", "within"]
-    distance_m: float | str
-    once: bool
-    summary_by: Literal["observation", "reference"]
 
 
 @dataclass(frozen=True)
@@ -195,9 +132,7 @@ class AsyncClient:
         """Close the connections."""
         await self._exchange.wire.close()
 
-    async def register(
-        self, data: Any, *, name: str | None = None, **columns: Unpack[Columns]
-    ) -> Dataset:
+    async def register(self, /, data: Any, *, name: str | None = None, **columns: Any) -> Dataset:
         """Register a point set at the service, to resolve with it often.
 
         The same content is registered once: the second time gives the same dataset.
@@ -251,9 +186,7 @@ class AsyncClient:
         response = await self._exchange.ask("PATCH", path, body=body)
         return Dataset.of(response.json())
 
-    async def nearest(
-        self, observations: Any, references: Any, **options: Unpack[MatchOptions]
-    ) -> Any:
+    async def nearest(self, /, observations: Any, references: Any, **options: Any) -> Any:
         """Find the nearest references of every observation.
 
         Little is answered at once, a small table against a registered set in milliseconds. For much
@@ -351,9 +284,7 @@ class AsyncClient:
             raise
         return pa.ipc.open_stream(response.content).read_all()
 
-    async def submit(
-        self, observations: Any, references: Any, **options: Unpack[JobOptions]
-    ) -> AsyncJob:
+    async def submit(self, observations: Any, references: Any, **options: Any) -> AsyncJob:
         """Have the service make a job of it: see `Client.submit`."""
         async with self._form(observations, references) as (body, _):
             return await self._accepted(body, options)
@@ -521,7 +452,7 @@ class Client:
     nearest = blocking(AsyncClient.nearest)
     within = blocking(AsyncClient.within)
 
-    def submit(self, observations: Any, references: Any, **options: Unpack[JobOptions]) -> Job:
+    def submit(self, observations: Any, references: Any, **options: Any) -> Job:
         """Have the service find the nearest references of every observation, as a job.
 
         Parameters and what is raised are those of `nearest`; the job and its result stay until they

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Sequence
 
 from georesolve import __version__
-from georesolve.commands import nearest, within
 
 _ELSEWHERE = {
     "serve": "run the service",
@@ -43,6 +42,9 @@ def parser() -> argparse.ArgumentParser:
     """The parser of the command line, which also makes the completion of shells."""
     import shtab
 
+    # A service, which has commands of its own, loads none of it.
+    from georesolve.commands import files
+
     whole = argparse.ArgumentParser(
         prog="georesolve",
         description="The exact nearest reference points of geospatial observations, and all within "
@@ -52,8 +54,7 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     shtab.add_argument_to(whole, "--print-completion", help="of bash, zsh or tcsh, to be sourced")
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
-    nearest.add_to(commands)
-    within.add_to(commands)
+    files.add_to(commands)
     for name, does in _ELSEWHERE.items():
         commands.add_parser(name, help=does)
     return whole

@@ -70,7 +70,10 @@ class MatchOptions:
     k: int = field(
         default=1,
         metadata=about(
-            "neighbours of each observation, nearest first", of="nearest", ge=1, le=MAX_K
+            f"neighbours of each observation, nearest first: 1 to {MAX_K}",
+            of="nearest",
+            ge=1,
+            le=MAX_K,
         ),
     )
     max_distance_m: float | None = field(

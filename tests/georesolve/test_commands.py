@@ -18,7 +18,7 @@ import pytest
 
 import georesolve
 from georesolve import Client, commands, resolve
-from georesolve.commands.nearest import METRES, metres, told
+from georesolve.commands.files import METRES, metres, told
 from georesolve.files import plan
 from georesolve.options import Options
 from georesolve.workers.gpus import count_gpus

@@ -1,7 +1,4 @@
-"""`georesolve nearest`: files in, a file out, on this machine or by a service.
-
-`within` shares all that is not its own with it.
-"""
+"""`georesolve nearest` and `georesolve within`: files in, a file out, here or by a service."""
 
 import argparse
 import os
@@ -9,42 +6,57 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from georesolve.intake.columns import EVERY
+from georesolve.compilation import compiling
+from georesolve.extras import needed
+from georesolve.files import Summary, plan, resolve
+from georesolve.intake.columns import EVERY, PREFIXES, Reading, Role
+from georesolve.intake.errors import InvalidInput, InvalidOption, Refused, UnsupportedFormat
+from georesolve.intake.representations import FORMATS
+from georesolve.intake.sources import format_of
+from georesolve.options import Options, WithinOptions
+from georesolve.paths import files_at, refuse_as_target
+from georesolve.progress import progress_bar
+from georesolve.workers.gpus import NoGpuError
+from georesolve.workers.jobs import CarriedTooLong
 
-if TYPE_CHECKING:
-    from georesolve.files import Summary
-    from georesolve.intake.columns import Role
-    from georesolve.options import Options, WithinOptions
-
-EXIT_CODES = """\
+_EXIT_CODES = """
 exit codes:
   0 resolved    1 a file or an option was refused    2 wrong usage
   3 the machine or the service could not do it       130 interrupted
 
 Nothing is written unless the result is complete.
 """
-_EPILOG = f"""\
+_NEAREST = """\
 examples:
   georesolve nearest shops.csv depots.geojson -o matches.parquet
   georesolve nearest shops.csv depots.geojson -o near.csv -k 3 --max-distance 50km --columns name
   georesolve nearest 'lake/2026-11/*.parquet' sites.parquet -o matches.parquet --plan
   georesolve nearest obs.parquet sites.parquet -o matches.parquet --server http://gpu-box:8000
   zcat fixes.csv.gz | georesolve nearest - sites.parquet --from csv -o - --to csv | head
-
-{EXIT_CODES}"""
-_ADDRESS = (
-    "; also an address such as s3://bucket/matches.parquet, with --server that of a folder which "
-    "the service may write to"
+"""
+_WITHIN = """\
+examples:
+  georesolve within shops.csv depots.geojson -d 10km -o pairs.parquet --columns name
+  georesolve within shops.csv depots.geojson -d radius_m -o pairs.parquet
+  georesolve within ships.parquet ships.parquet -d 0.5nmi --once -o meetings.parquet
+  georesolve within trips.parquet buildings.parquet -d 500m --count -o counts.parquet
+  georesolve within sites.csv towns.csv -d 50km --count --summary population:sum,mean -o sums.csv
+"""
+_FILES = (
+    "files, folders or globs (Parquet, Arrow, CSV, GeoJSON, also packed by gzip; GeoPackage, "
+    "FlatGeobuf, shapefile), also at an address such as s3://bucket/folder/; - is standard input"
 )
-MATCHED = "how observations are matched"
-_COLUMNS = ("lat", "lon", "geometry", "id")
-_SETS = ("observation", "reference")
+_OUTPUT = (
+    "its suffix is its format: .parquet .arrows .csv .json .geojson .gpkg .fgb .shp; - is standard "
+    "output; also an address such as s3://bucket/matches.parquet, with --server that of a folder "
+    "which the service may write to"
+)
 
 METRES = {"m": 1.0, "km": 1000.0, "mi": 1609.344, "nmi": 1852.0, "ft": 0.3048, "yd": 0.9144}
 """Metres of each unit: the international foot, yard and mile, and the nautical mile."""
@@ -53,110 +65,82 @@ _DISTANCE = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([a-z]*)\s*")
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to the parser of the command line."""
-    parser = add_command(
-        commands,
-        "nearest",
-        help="resolve files on this machine: the nearest reference of every observation",
-        description="Write the nearest reference of every observation to a file: exact, in metres, "
-        "on a sphere or on the ellipsoid.",
-        epilog=_EPILOG,
+    """Add both commands to the parser of the command line."""
+    does = "resolve files on this machine: "
+    _add(
+        commands.add_parser(
+            "nearest",
+            help=f"{does}the nearest reference of every observation",
+            description="Write the nearest reference of every observation to a file: exact, in "
+            "metres, on a sphere or on the ellipsoid.",
+            epilog=_NEAREST + _EXIT_CODES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        ),
+        Options,
     )
-    match = parser.add_argument_group(MATCHED).add_argument
-    match("-k", type=int, default=1, help="neighbours of each, 1 to 64 (default: 1)")
-    units = "references farther away do not match: 800, 800m, 50km, 3mi, 2nmi, 100ft"
-    match("--max-distance", dest="max_distance_m", type=metres, metavar="DISTANCE", help=units)
-    match("--how", choices=("left", "inner"), default="left", help="inner: matched rows only")
-    rank = "time: the least time apart comes first, then the nearest"
-    match("--rank-by", choices=("distance", "time"), default="distance", help=rank)
-    add_shared(parser, match)
-    parser.set_defaults(options=_options)
+    _add(
+        commands.add_parser(
+            "within",
+            help=f"{does}all references within a distance",
+            description="Write all references within a distance of every observation to a file, or "
+            "how many there are: exact, in metres.",
+            epilog=_WITHIN + _EXIT_CODES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        ),
+        WithinOptions,
+    )
 
 
-def add_command(commands: Any, name: str, **words: str) -> argparse.ArgumentParser:
-    """Add a command that makes a file of two sets of files."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, formatter_class=argparse.RawDescriptionHelpFormatter, **words
-    )
+def _add(parser: argparse.ArgumentParser, options: type[Options | WithinOptions]) -> None:
+    """Add what a command takes; its options are those of Python, with the words of these."""
+    parser.set_defaults(run=run, parser=parser, options=options)
     add = parser.add_argument
-    files = (
-        "files, folders or globs (Parquet, Arrow, CSV, GeoJSON, also packed by gzip; GeoPackage, "
-        "FlatGeobuf, shapefile), also at an address such as s3://bucket/folder/; - is standard "
-        "input"
-    )
-    add("observations", nargs="+", metavar="OBSERVATIONS", help=files)
+    add("observations", nargs="+", metavar="OBSERVATIONS", help=_FILES)
     add("references", metavar="REFERENCES", help="a file, a folder or a glob")
-    suffix = (
-        "its suffix is its format: .parquet .arrows .csv .json .geojson .gpkg .fgb .shp; - is "
-        "standard output"
-    )
-    add("-o", "--output", metavar="FILE", help=suffix + _ADDRESS)
+    add("-o", "--output", metavar="FILE", help=_OUTPUT)
     add("--to", metavar="FORMAT", help="format of the output instead of its suffix")
     add("--from", dest="input_format", metavar="FORMAT", help="of standard input")
     add("--quiet", action="store_true", help="no progress and no summary")
     add("--plan", action="store_true", help="say what it would take, and stop")
     add("--server", metavar="URL", help="have a service do it")
     add("--key", help="API key of the service (better: GEORESOLVE_KEY)")
-    parser.set_defaults(run=run, parser=parser)
-    return parser
-
-
-def add_shared(parser: argparse.ArgumentParser, match: Any) -> None:
-    """Add what may be said whatever is asked: of matches to their group, and of reading."""
-    own = "not the reference of the observation's own row"
-    match("--exclude-self", action="store_true", help=own)
-    near = "also the latitude and longitude of the reference, and the bearing to it"
-    match("--near", action="store_true", help=near)
-    measured = "what metres are measured on: a sphere, or the ellipsoid of WGS 84 (points only)"
-    match("--earth", choices=("sphere", "wgs84"), default="sphere", help=measured)
-    carry = "reference columns to carry into the result; '*' for all"
-    match("--columns", type=_names, default=(), metavar="A,B", help=carry)
-    carry = "observation columns to carry"
-    match("--observation-columns", type=_names, default=(), metavar="A,B", help=carry)
-    count = "a row for every observation: how many references match it"
-    match("--count", action="store_true", help=count)
-    of_column = "likewise, what is made of a column of these: sum, mean, min, max"
-    match("--summary", action="append", default=[], metavar="COLUMN:KIND,...", help=of_column)
-    equal = "only references with equal values in these columns of both files match"
-    match("--by", type=_list, metavar="A,B", help=equal)
-    times = "column of times of both files, for --max-time, --time-direction and --rank-by"
-    match("--time", metavar="COLUMN", help=times)
-    for prefix in _SETS:
-        match(f"--{prefix}-by", type=_list, metavar="A,B", help=argparse.SUPPRESS)
-        match(f"--{prefix}-time", metavar="COLUMN", help=argparse.SUPPRESS)
-    apart = "references farther apart in time do not match: 15min, 2h, 90s, 1d, or a number"
-    match("--max-time", type=_length, metavar="TIME", help=apart)
-    which = "backward: references not later than the observation; forward: not earlier"
-    directions = ("nearest", "backward", "forward")
-    match("--time-direction", choices=directions, default="nearest", help=which)
-    not_same = "no reference of the very time of the observation"
-    match("--no-exact", dest="allow_exact", action="store_false", help=not_same)
-    search = "how to search: the answer is the same"
-    match("--algorithm", choices=("auto", "tree", "brute"), default="auto", help=search)
     where = "where to search; auto: on a GPU where there is one"
-    match("--device", choices=("auto", "cpu", "cuda"), default="auto", help=where)
-
+    add("--device", choices=("auto", "cpu", "cuda"), default="auto", help=where)
+    match = parser.add_argument_group(
+        "how observations are matched",
+        "A DISTANCE is a number of metres, or one with its unit: 800m, 50km, 3mi, 2nmi, 100ft, "
+        "10yd. --observation-by, --reference-time and so on name columns of one of the two.",
+    )
     read = parser.add_argument_group(
         "how files are read",
-        "For one of the two, --observation-lat, --reference-id and so on name its columns.",
-    ).add_argument
-    for name in _COLUMNS:
-        read(f"--{name}", metavar="COLUMN", help=f"{name} column of both files")
-        for prefix in _SETS:
-            read(f"--{prefix}-{name}", metavar="COLUMN", help=argparse.SUPPRESS)
-    for prefix, of in (("", "both files"), *((f"{one}-", f"the {one}s") for one in _SETS)):
-        layer = f"of {of}, where a file has several"
-        read(f"--{prefix}layer", metavar="LAYER", help=layer)
-        crs = f"of coordinates in columns of {of}, unless degrees: EPSG:25832"
-        read(f"--{prefix}crs", metavar="CRS", help=crs)
-    keep = "null: keep rows with invalid coordinates, with a status"
-    read("--on-invalid", choices=("error", "null"), default="error", help=keep)
-    trust = "trust: take coordinates that look like metres or radians for degrees"
-    read("--coordinates", choices=("check", "trust"), default="check", help=trust)
-    run = "of lines and polygons, unless GeoParquet says it: straight in degrees, or great circles"
-    read("--edges", choices=("planar", "spherical"), help=run)
-    follow = "how closely planar edges are followed by great circles (default: 1m)"
-    read("--densify", dest="densify_m", type=metres, metavar="DISTANCE", help=follow)
+        "For one of the two, --observation-lat, --reference-id and so on name its columns, its "
+        "layer or its CRS.",
+    )
+    shared = {one.name for one in fields(Options)} & {one.name for one in fields(WithinOptions)}
+    for one in sorted(fields(options), key=lambda one: one.name in shared):
+        is_of_one = one.name.startswith((*PREFIXES.values(),)) and one.name != "observation_columns"
+        words = argparse.SUPPRESS if is_of_one else one.metadata["description"]
+        is_read = one.name in _READ or one.name.partition("_")[2] in _READ
+        flags = _FLAGS.get(one.name) or [f"--{one.name.replace('_', '-')}"]
+        add = (read if is_read else match).add_argument
+        values = options.values.get(one.name)
+        if one.name == "summary":
+            count = "a row for every observation: how many references match it"
+            match.add_argument("--count", action="store_true", help=count)
+            words = "likewise, what is made of a column of these: sum, mean, min, max"
+            add(*flags, action="append", default=[], metavar="COLUMN:KIND,...", help=words)
+        elif values == (False, True):
+            action = "store_false" if one.default else "store_true"
+            add(*flags, dest=one.name, action=action, help=words)
+        elif values:
+            allowed = [value for value in values if value]
+            add(*flags, choices=allowed, default=one.default, help=words)
+        else:
+            type, metavar = _TAKEN.get(one.name, (str, "COLUMN"))
+            is_needed = one.default is MISSING
+            default = None if is_needed else one.default
+            add(*flags, dest=one.name, type=type, metavar=metavar, default=default,
+                required=is_needed, help=words)  # fmt: skip
 
 
 def run(given: argparse.Namespace) -> int:
@@ -169,11 +153,6 @@ def run(given: argparse.Namespace) -> int:
         given.parser.error("a shapefile is several files: standard output is one")
     if given.input_format and "-" not in given.observations:
         given.parser.error("--from is the format of standard input: a file's name says its own")
-    # A second is lost to what is imported here: not before `--help` is answered.
-    from georesolve.intake.errors import Refused
-    from georesolve.workers.gpus import NoGpuError
-    from georesolve.workers.jobs import CarriedTooLong
-
     try:
         with ExitStack() as stack:
             given.observations = [_input_file(one, given, stack) for one in given.observations]
@@ -201,9 +180,6 @@ def _input_file(given: str, arguments: argparse.Namespace, stack: ExitStack) -> 
     path = folder / f"stdin{suffix}"
     with path.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file, 1 << 20)
-    from georesolve.intake.errors import UnsupportedFormat
-    from georesolve.intake.sources import format_of
-
     try:
         if not suffix:
             format_of(path, None, path.name, "standard input")
@@ -238,27 +214,18 @@ def _length(given: str) -> str | float:
     return given
 
 
-def _options(given: argparse.Namespace) -> "Options":
-    from georesolve.options import Options
-
-    return Options(**said(given, Options))
-
-
-def said(given: argparse.Namespace, options: type["Options | WithinOptions"]) -> dict[str, Any]:
-    """What the command line says of the fields of these options, which are called alike."""
+def _asked(given: argparse.Namespace) -> Options | WithinOptions:
+    """The options as the command line says them."""
     summary: dict[str, Any] = {"count": ["count"]} if given.count else {}
     for column, _, kinds in (one.rpartition(":") for one in given.summary):
         name = column or kinds
         summary[name] = [*summary.get(name, []), *kinds.split(",")]
-    found = {one.name: getattr(given, one.name) for one in fields(options)}
-    return found | {"summary": summary or None}
+    found = {one.name: getattr(given, one.name) for one in fields(given.options)}
+    asked: Options | WithinOptions = given.options(**found | {"summary": summary or None})
+    return asked
 
 
 def _resolve(given: argparse.Namespace) -> None:
-    from georesolve.compilation import compiling
-    from georesolve.files import resolve
-    from georesolve.progress import progress_bar
-
     shown = False if given.quiet else None
     with (
         _output(given) as path,
@@ -269,7 +236,7 @@ def _resolve(given: argparse.Namespace) -> None:
             given.observations,
             given.references,
             given.output if _is_address(given.output) else path,
-            given.options(given),
+            _asked(given),
             format=given.to,
             device=given.device,
             progress=show,
@@ -281,15 +248,12 @@ def _resolve(given: argparse.Namespace) -> None:
 
 def _ask(given: argparse.Namespace) -> None:
     """Have a service resolve two files, which may lie where it reads them itself."""
-    from georesolve.extras import needed
-
     needed("httpx", "client", "--server")
     from georesolve.client import Client, ServiceError, ServiceRefused
-    from georesolve.intake.errors import Refused
 
     if len(given.observations) > 1:
         given.parser.error("--server takes one file of observations")
-    asked = given.options(given)
+    asked = _asked(given)
     options = {name: one for name, one in asdict(asked).items() if one is not None and one != {}}
     options["question"] = asked.question
     observations = _for_service(given.observations[0], "observations")
@@ -323,11 +287,8 @@ def _ask(given: argparse.Namespace) -> None:
         print(*_counted(report["counts"]), sep="\n", file=sys.stderr)
 
 
-def _for_service(given: str, role: "Role") -> str | Path:
+def _for_service(given: str, role: Role) -> str | Path:
     """A set that the service has or reads itself, or the one file to send."""
-    from georesolve.intake.errors import InvalidInput
-    from georesolve.paths import files_at
-
     if _is_address(given) or given.startswith("dataset:"):
         return given
     file, *others = files_at(given, role)
@@ -341,10 +302,6 @@ def _for_service(given: str, role: "Role") -> str | Path:
 
 def _refuse_output(given: argparse.Namespace, sources: list[Path]) -> None:
     """Refuse an output that a service does not give, or that cannot be written."""
-    from georesolve.intake.errors import InvalidOption
-    from georesolve.intake.representations import FORMATS
-    from georesolve.paths import refuse_as_target
-
     target = Path("matches.csv" if given.output == "-" else given.output)
     wanted = given.to or target.suffix.removeprefix(".").lower() or "parquet"
     formats = [one.suffix for one in FORMATS]
@@ -371,7 +328,7 @@ def _output(given: argparse.Namespace) -> Iterator[Path]:
         sys.stdout.buffer.flush()
 
 
-def _tell(summary: "Summary", given: argparse.Namespace) -> None:
+def _tell(summary: Summary, given: argparse.Namespace) -> None:
     """Write what came out to standard error."""
     resolving = summary.seconds["resolve"]
     print(
@@ -401,9 +358,7 @@ def _counted(counts: Mapping[str, int]) -> list[str]:
 
 def _plan(given: argparse.Namespace) -> None:
     """Write what the work would take to standard output."""
-    from georesolve.files import plan
-
-    planned = plan(given.observations, given.references, given.options(given), device=given.device)
+    planned = plan(given.observations, given.references, _asked(given), device=given.device)
     _warn(planned.remarks)
     spread = planned.result_rows_spread
     sure = f"by a sample, give or take {spread:,}" if spread else "at most"
@@ -447,3 +402,34 @@ def told(distance_m: float) -> str:
     if distance_m < 1000:
         return f"{distance_m:.3g} m" if distance_m < 100 else f"{distance_m:.0f} m"
     return f"{distance_m / 1000:,.1f} km"
+
+
+def _distance(text: str) -> float | str:
+    """A distance with its unit, or the name of a column, which begins with no digit."""
+    return metres(text) if text[:1] in "0123456789.-+ " else text
+
+
+_READ = {*Reading._fields}
+_FLAGS = {
+    "k": ["-k"],
+    "max_distance_m": ["--max-distance"],
+    "distance_m": ["-d", "--distance"],
+    "densify_m": ["--densify"],
+    "allow_exact": ["--no-exact"],
+}
+"""Flags that are not called as their option is."""
+_TAKEN: dict[str, tuple[Callable[[str], Any], str]] = {
+    "k": (int, "K"),
+    "max_distance_m": (metres, "DISTANCE"),
+    "distance_m": (_distance, "DISTANCE"),
+    "densify_m": (metres, "DISTANCE"),
+    "columns": (_names, "A,B"),
+    "observation_columns": (_names, "A,B"),
+    "by": (_list, "A,B"),
+    "observation_by": (_list, "A,B"),
+    "reference_by": (_list, "A,B"),
+    "max_time": (_length, "TIME"),
+    "layer": (str, "LAYER"),
+    "crs": (str, "CRS"),
+}
+"""How the text of an option is read, and what it is called; of all others it is a column."""
