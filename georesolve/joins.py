@@ -29,6 +29,10 @@ _WHOLE_GLOBE_M = 2.0**25
 """Farther than any two points are apart."""
 
 
+_Found = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""The rows that ask, those that are found for them, and the metres between."""
+
+
 class _Pairs(NamedTuple):
     """Rows that are joined, and the metres between them; one that joins nothing has -1 and NaN."""
 
@@ -221,29 +225,31 @@ def _points(frame: "GeoDataFrame", role: Role, *, takes_shapes: bool = False) ->
 
 def _nearest(
     search: Search, points: Points, k: int, max_distance_m: float | None, exclusive: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows of points, of their nearest references, and metres: by row, distance and reference.
+) -> _Found:
+    """The k nearest references of points, and all that are as near as the last of them.
 
     Each point has a row at least: where it has no reference that is -1, and the metres NaN.
     """
-    if points.shapes is not None:
-        if exclusive:
-            raise ValueError(
-                "exclusive with how='right' is for points, and right_df has lines or polygons: "
-                "leave one of them out"
-            )
-        point, reference, metres = _tied_to_shapes(search, points, k)
+    if points.shapes is None:
+        asking, found, metres = _near(search, points, k, exclusive)
+    elif exclusive:
+        raise ValueError(
+            "exclusive with how='right' is for points, and right_df has lines or polygons: leave "
+            "one of them out"
+        )
     else:
-        point, reference, metres = _tied(search, points, k, exclusive)
+        asking, found, metres = _near_shapes(search, points, k)
+    fits = (metres > 0) | (not exclusive)
     if max_distance_m is not None:
-        near = metres <= max_distance_m
-        point, reference, metres = point[near], reference[near], metres[near]
-    return _whole(points.rows, point, reference, metres)
+        fits &= metres <= max_distance_m
+    asking, found, metres = _whole(points.rows, asking[fits], found[fits], metres[fits])
+    starts = np.searchsorted(asking, np.arange(points.rows + 1))
+    last = np.minimum(starts[:-1] + k, starts[1:]) - 1
+    fits = ~(metres > metres[last[asking]])
+    return asking[fits], found[fits], metres[fits]
 
 
-def _whole(
-    rows: int, asking: np.ndarray, found: np.ndarray, metres: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _whole(rows: int, asking: np.ndarray, found: np.ndarray, metres: np.ndarray) -> _Found:
     """Pairs and the rows that have none, by the row that asks, the distance and the one found."""
     alone = np.setdiff1d(np.arange(rows), asking)
     asking = np.concatenate([asking, alone])
@@ -253,50 +259,49 @@ def _whole(
     return asking[order], found[order], metres[order]
 
 
-def _tied(
-    search: Search, points: Points, k: int, exclusive: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The k nearest references of points and all that are as near as the last: see `_nearest`."""
+def _near(search: Search, points: Points, k: int, exclusive: bool) -> _Found:
+    """References of points that are at most as far as the k-th, besides those at their place."""
+    width = min(kernels.MAX_K, k + 1 + exclusive)
+    degrees = search.on_device(points.lat_deg, points.lon_deg)
+    answer = search.answer(*degrees, 0, MatchOptions(k=width))
     to_host = backend_on(search.device).to_host
-    found: list[tuple[np.ndarray, ...]] = []
-    rows, width = np.arange(points.rows), min(kernels.MAX_K, k + 1 + exclusive)
-    while True:
-        degrees = search.on_device(points.lat_deg[rows], points.lon_deg[rows])
-        answer = search.answer(*degrees, 0, MatchOptions(k=width))
-        reference, metres = (to_host(column).reshape(-1, width) for column in answer)
-        # Behind those at the same place, if they do not count.
-        first = np.count_nonzero(metres == 0, axis=1) if exclusive else np.zeros(rows.size, int)
-        last = np.minimum(first + k, width) - 1
-        limit = np.where(first + k <= width, metres[np.arange(rows.size), last], np.inf)
-        is_whole = (metres[:, -1] > limit) | (reference[:, -1] < 0)
-        fits = (reference >= 0) & ~(metres > limit[:, None]) & is_whole[:, None]
-        at, place = np.nonzero(fits & ((metres > 0) | (not exclusive)))
-        found.append((rows[at], reference[at, place], metres[at, place]))
-        rows = rows[~is_whole]
-        if not rows.size:
-            break
-        if width == kernels.MAX_K:
-            found.append(_crowded(search, points, rows, limit[~is_whole], k, exclusive))
-            break
-        width = min(kernels.MAX_K, 4 * width)
-    point, reference, metres = (np.concatenate(column) for column in zip(*found, strict=True))
-    return point, reference, metres
+    reference, metres = (to_host(column).reshape(-1, width) for column in answer)
+    wanted = k + (
+        np.count_nonzero(metres == 0, axis=1) if exclusive else np.zeros(points.rows, int)
+    )
+    limit = metres[np.arange(points.rows), np.minimum(wanted, width) - 1]
+    is_whole = (metres[:, -1] > limit) | (reference[:, -1] < 0)
+    at, place = np.nonzero(is_whole[:, None] & (reference >= 0) & ~(metres > limit[:, None]))
+    # All within the distance of the others are as near, where a search does not tell of so many.
+    rows = np.flatnonzero(~is_whole)
+    within = search.within(MatchOptions(question="within"))
+    asked = Batch(points.lat_deg[rows], points.lon_deg[rows], 0, 0.0)
+    wanted = k + (within.counts(asked) if exclusive else np.zeros(rows.size, int))
+    reach, few = limit[rows], np.flatnonzero(wanted > width)
+    while few.size:
+        reach[few] = 2 * reach[few] + 1
+        part = Batch(asked.lat_deg[few], asked.lon_deg[few], 0, reach[few])
+        few = few[(within.counts(part) < wanted[few]) & (reach[few] < _WHOLE_GLOBE_M)]
+    starts, found, distance_m = within.pairs(asked._replace(distance_m=reach))
+    return (
+        np.concatenate([at, rows.repeat(np.diff(starts))]),
+        np.concatenate([reference[at, place], found]),
+        np.concatenate([metres[at, place], distance_m]),
+    )
 
 
-def _tied_to_shapes(
-    search: Search, shapes: Points, k: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same of lines and polygons: the points look for them.
+def _near_shapes(search: Search, shapes: Points, k: int) -> _Found:
+    """Points that are at most as far from lines and polygons as the k-th: they look for these.
 
-    The k nearest of a shape are at most as far as those of the point that it begins at. Shapes with
-    about as long a way are looked for together.
+    That of a shape is at most as far as that of the point that it begins at. Shapes with about as
+    long a way are looked for together.
     """
     assert shapes.shapes is not None, "there are some"
     begins = search.on_device(shapes.lat_deg, shapes.lon_deg)
     answer = search.answer(*begins, 0, MatchOptions(k=k))
     reach = backend_on(search.device).to_host(answer.distance_m).reshape(-1, k)[:, -1]
     steps = np.ceil(np.log2(np.nan_to_num(reach, nan=_WHOLE_GLOBE_M / 2) + 1))
-    found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
+    near = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
     for step in np.unique(steps):
         rows = np.flatnonzero(steps == step)
         own = replace(shapes, rows=rows.size, shapes=shapes.shapes.some(rows))
@@ -304,34 +309,9 @@ def _tied_to_shapes(
         within = Search(search.references, search.device, own).within(options)
         batch = Batch(shapes.lat_deg[rows], shapes.lon_deg[rows], 0, 2.0**step)
         starts, point, metres = within.pairs(batch)
-        at = np.arange(rows.size).repeat(np.diff(starts))
-        order = np.lexsort((point, metres, at))
-        last = np.minimum(starts[:-1] + k, starts[1:]) - 1
-        fits = metres[order] <= metres[order][last[at]]
-        found.append((rows[at[fits]], point[order][fits], metres[order][fits]))
-    shape, point, metres = (np.concatenate(column) for column in zip(*found, strict=True))
+        near.append((rows.repeat(np.diff(starts)), point, metres))
+    shape, point, metres = (np.concatenate(column) for column in zip(*near, strict=True))
     return shape, point, metres
-
-
-def _crowded(
-    search: Search, points: Points, rows: np.ndarray, limit: np.ndarray, k: int, exclusive: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same of points whose nearest are more than a search tells of; `limit` may be infinite."""
-    within = search.within(MatchOptions(question="within"))
-    asked = Batch(points.lat_deg[rows], points.lon_deg[rows], 0, 0.0)
-    wanted = k + (within.counts(asked) if exclusive else np.zeros(rows.size, int))
-    reach = np.where(np.isinf(limit), 0.0, limit)
-    few = np.flatnonzero(np.isinf(limit))
-    while few.size:
-        reach[few] = 2 * reach[few] + 1
-        part = Batch(asked.lat_deg[few], asked.lon_deg[few], 0, reach[few])
-        is_short = within.counts(part) < wanted[few]
-        few = few[is_short & (reach[few] < _WHOLE_GLOBE_M)]
-    starts, reference, metres = within.pairs(asked._replace(distance_m=reach))
-    at = np.arange(rows.size).repeat(np.diff(starts))
-    last = np.minimum(starts[:-1] + wanted, starts[1:]) - 1
-    fits = (metres <= metres[last[at]]) & ((metres > 0) | (not exclusive))
-    return rows[at[fits]], reference[fits], metres[fits]
 
 
 def _joined(
