@@ -8,60 +8,53 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from georesolve.client import (
-        AsyncClient,
-        Client,
-        DamagedTransfer,
-        ServiceError,
-        ServiceRefused,
-        ServiceUnreachable,
-    )
-    from georesolve.files import Plan, Summary, plan, resolve
-    from georesolve.intake.errors import InvalidInput, InvalidOption, TooLarge, UnsupportedFormat
-    from georesolve.joins import sjoin, sjoin_nearest
-    from georesolve.options import Options, WithinOptions
-    from georesolve.resolution import Index, nearest, within
+    from georesolve.client import AsyncClient as AsyncClient
+    from georesolve.client import Client as Client
+    from georesolve.client import DamagedTransfer as DamagedTransfer
+    from georesolve.client import ServiceError as ServiceError
+    from georesolve.client import ServiceRefused as ServiceRefused
+    from georesolve.client import ServiceUnreachable as ServiceUnreachable
+    from georesolve.files import Plan as Plan
+    from georesolve.files import Summary as Summary
+    from georesolve.files import plan as plan
+    from georesolve.files import resolve as resolve
+    from georesolve.intake.errors import InvalidInput as InvalidInput
+    from georesolve.intake.errors import InvalidOption as InvalidOption
+    from georesolve.intake.errors import TooLarge as TooLarge
+    from georesolve.intake.errors import UnsupportedFormat as UnsupportedFormat
+    from georesolve.joins import sjoin as sjoin
+    from georesolve.joins import sjoin_nearest as sjoin_nearest
+    from georesolve.options import Options as Options
+    from georesolve.options import WithinOptions as WithinOptions
+    from georesolve.resolution import Index as Index
+    from georesolve.resolution import nearest as nearest
+    from georesolve.resolution import within as within
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AsyncClient",
-    "Client",
-    "DamagedTransfer",
-    "Index",
-    "InvalidInput",
-    "InvalidOption",
-    "Options",
-    "Plan",
-    "ServiceError",
-    "ServiceRefused",
-    "ServiceUnreachable",
-    "Summary",
-    "TooLarge",
-    "UnsupportedFormat",
-    "WithinOptions",
-    "nearest",
-    "plan",
-    "resolve",
-    "sjoin",
-    "sjoin_nearest",
-    "within",
-]
-
-_MODULES = {
-    "intake.errors": ("InvalidInput", "InvalidOption", "TooLarge", "UnsupportedFormat"),
+_PUBLIC = {
+    "client": (
+        "AsyncClient",
+        "Client",
+        "DamagedTransfer",
+        "ServiceError",
+        "ServiceRefused",
+        "ServiceUnreachable",
+    ),
     "files": ("Plan", "Summary", "plan", "resolve"),
+    "intake.errors": ("InvalidInput", "InvalidOption", "TooLarge", "UnsupportedFormat"),
     "joins": ("sjoin", "sjoin_nearest"),
     "options": ("Options", "WithinOptions"),
     "resolution": ("Index", "nearest", "within"),
 }
-"""What each module has of these; the others are of the client."""
+"""What each module has for users."""
+__all__ = sorted(name for names in _PUBLIC.values() for name in names)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    module = next((one for one, names in _PUBLIC.items() if name in names), None)
+    if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = next((one for one, names in _MODULES.items() if name in names), "client")
     if module == "client":
         extras = import_module(f"{__name__}.extras")
         extras.needed("httpx", "client", f"georesolve.{name}")

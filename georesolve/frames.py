@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from georesolve import tables
 from georesolve.intake.columns import Reading, Role, find_columns
-from georesolve.intake.errors import InvalidInput
+from georesolve.intake.errors import wrong
 from georesolve.intake.geometry import Geometry, coordinates_of, is_wgs_84
 from georesolve.intake.layers import refuse_layer
 from georesolve.intake.points import Points, PointTable, gather
@@ -56,8 +56,8 @@ class Given:
         try:
             part, found, columns = self._part(reading, keep)
         except tables.NoColumn as error:
-            place = {"column": error.column, "row": error.row, "detail": error.detail}
-            raise InvalidInput(f"{self._role}: {error}", [{"file": self._role, **place}]) from None
+            told, place = str(error), {"column": error.column, "row": error.row}
+            raise wrong(self._role, error.detail, told, **place) from None
         return gather(PointTable(part, found, self._role, UNBOUNDED), keep, columns)
 
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:

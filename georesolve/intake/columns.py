@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import Literal, NamedTuple
 
-from georesolve.intake.errors import InvalidInput
+from georesolve.intake.errors import wrong
 
 Role = Literal["observations", "references"]
 PREFIXES: dict[Role, str] = {"observations": "observation_", "references": "reference_"}
@@ -101,20 +101,21 @@ def find_columns(names: list[str], given: Reading, file: str) -> Columns:
     if len(set(names)) < len(names):
         [(name, times)] = Counter(names).most_common(1)
         what = f"the column {name!r} appears {times} times"
-        raise _error(file, name, what if name else f"{times} columns have no name: give each one")
+        detail = what if name else f"{times} columns have no name: give each one"
+        raise wrong(file, detail, column=name)
     if given.geometry is not None and (given.lat is not None or given.lon is not None):
-        raise _error(
+        raise wrong(
             file,
-            given.geometry,
             f"the options name a column of points ({given.geometry!r}) and one of coordinates "
             f"({given.lat or given.lon!r}) for one table: leave out one of them",
+            column=given.geometry,
         )
     if given.geometry is not None:
-        raise _error(
+        raise wrong(
             file,
-            given.geometry,
             f"a column of points ({given.geometry!r}) is read of Parquet and Arrow, and not of "
             "text: name its columns of latitudes and longitudes",
+            column=given.geometry,
         )
     prefix = given.prefix
     lat = _find(names, given.lat, LATITUDE_NAMES, f"{prefix}lat", file)
@@ -130,14 +131,14 @@ def find_columns(names: list[str], given: Reading, file: str) -> Columns:
             if column is None
         ]
         kinds, expected, options = (" and ".join(each) for each in zip(*missing, strict=True))
-        raise _error(
+        raise wrong(
             file,
-            None,
             f"no column for {kinds.replace(' and ', ' or ')}: expected {expected}, in any case, "
             f"found {listed(names)}; name it with the option {options}",
         )
     if lat == lon:
-        raise _error(file, lat, f"the column {lat!r} cannot hold both latitudes and longitudes")
+        detail = f"the column {lat!r} cannot hold both latitudes and longitudes"
+        raise wrong(file, detail, column=lat)
     return Columns(lat, lon, _find(names, given.id, ID_NAMES, f"{prefix}id", file))
 
 
@@ -150,16 +151,17 @@ def _find(
 ) -> str | None:
     if given is not None:
         if given not in names:
-            raise _error(file, given, f"there is no column {given!r}: found {listed(names)}")
+            detail = f"there is no column {given!r}: found {listed(names)}"
+            raise wrong(file, detail, column=given)
         return given
     groups = ([name for name in names if name.lower() in group] for group in known)
     found = next(filter(None, groups), [])
     if len(found) > 1:
-        raise _error(
+        raise wrong(
             file,
-            found[0],
-            f"the columns {' and '.join(repr(name) for name in found)} are ambiguous: "
-            f"name one with the option {option!r}",
+            f"the columns {' and '.join(map(repr, found))} are ambiguous: name one with the option "
+            f"{option!r}",
+            column=found[0],
         )
     return found[0] if found else None
 
@@ -175,10 +177,3 @@ def listed(names: Sequence[str], most: int = 20) -> str:
     """Column names for an error, not more of them than help."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(repr(name[:80]) for name in names[:most]) + more if names else "no columns"
-
-
-def _error(file: str, column: str | None, detail: str) -> InvalidInput:
-    error = {"file": file, "detail": detail}
-    if column is not None:
-        error["column"] = column
-    return InvalidInput(f"{file}: {detail}", [error])

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from georesolve.intake.columns import find_columns
-from georesolve.intake.errors import InvalidInput
+from georesolve.intake.errors import InvalidInput, wrong
 from georesolve.intake.sources import BATCH_ROWS, CELLS_SHOWN, BadCell, Source, Table, bad_cells
 from georesolve.workers.numbers import cleaned
 
@@ -340,12 +340,12 @@ def _check_quotes(source: Source, dialect: _Dialect) -> None:
             for _ in rows:
                 started = rows.line_num + 1
         except csv.Error as error:
-            raise InvalidInput(
-                f"{source.file}: the row that starts in line {started} has a quote that is not "
-                f"closed, or not at the end of its value ({error}): close it, and double those "
-                "that belong to the text",
-                [{"file": source.file, "line": started, "detail": str(error)}],
-            ) from None
+            told = (
+                f"the row that starts in line {started} has a quote that is not closed, or not at "
+                f"the end of its value ({error}): close it, and double those that belong to the "
+                "text"
+            )
+            raise wrong(source.file, str(error), told, line=started) from None
 
 
 def _whole_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:

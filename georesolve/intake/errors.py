@@ -5,6 +5,7 @@ A front end makes its own answers of these: the service those of HTTP, by `servi
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Any
 
 from georesolve.workers.refusals import InvalidInput as InvalidInput
 from georesolve.workers.refusals import InvalidOption as InvalidOption
@@ -37,6 +38,12 @@ class NotRepresentable(Refused, ValueError):
 
 class RowTooWide(Refused, ValueError):
     """A row of a result takes more memory than the format that was asked for allows."""
+
+
+def wrong(file: str, detail: str, told: str = "", **place: Any) -> InvalidInput:
+    """What is wrong with a file, and at what `place`: a column, a row, a line; as it is `told`."""
+    known = {name: value for name, value in place.items() if value is not None}
+    return InvalidInput(f"{file}: {told or detail}", [{"file": file, **known, "detail": detail}])
 
 
 def meant(name: str, known: Iterable[str]) -> str:

@@ -71,12 +71,16 @@ def read_geojson(source: Source, most_columns: int) -> Table:
     arrays += [pa.array([row.properties.get(name) for row in rows]) for name in properties]
     if has_shapes:
         return _shapes_of(source, rows, dict(zip(names[2:], arrays[2:], strict=True)))
-    table = pa.table(arrays, names)
-    types = {f.name: pa.string() for f in table.schema if pa.types.is_null(f.type)}
-    types |= {name: pa.float64() for name in (lon, lat)}
-    schema = pa.schema([(f.name, types.get(f.name, f.type)) for f in table.schema])
-    batches = iter(table.cast(schema).to_batches(BATCH_ROWS))
-    return Table(schema, batches, len(rows), Geometry("geometry", lat, lon))
+    points = Geometry("geometry", lat, lon)
+    return _typed(pa.table(arrays, names), {lon: pa.float64(), lat: pa.float64()}, points=points)
+
+
+def _typed(table: pa.Table, types: dict[str, pa.DataType], **more: Any) -> Table:
+    """A table of columns that have a type, that of texts where they have no value."""
+    types = {f.name: pa.string() for f in table.schema if pa.types.is_null(f.type)} | types
+    fields = [(f.name, types.get(f.name, f.type)) for f in table.schema]
+    schema = pa.schema(fields, table.schema.metadata)
+    return Table(schema, iter(table.cast(schema).to_batches(BATCH_ROWS)), len(table), **more)
 
 
 def _shapes_of(source: Source, rows: list[_Row], columns: dict[str, pa.Array]) -> Table:
@@ -93,10 +97,7 @@ def _shapes_of(source: Source, rows: list[_Row], columns: dict[str, pa.Array]) -
     (name,) = unlike(columns, ("geometry",), "feature_")
     geo = {"primary_column": name, "columns": {name: {"encoding": "WKB", "geometry_types": []}}}
     table = pa.table({**columns, name: pa.array(shapely.to_wkb(geometries), pa.binary())})
-    types = {f.name: pa.string() for f in table.schema if pa.types.is_null(f.type)}
-    schema = pa.schema([(f.name, types.get(f.name, f.type)) for f in table.schema])
-    schema = schema.with_metadata({"geo": json.dumps(geo)})
-    return Table(schema, iter(table.cast(schema).to_batches(BATCH_ROWS)), len(rows))
+    return _typed(table.replace_schema_metadata({"geo": json.dumps(geo)}), {})
 
 
 def _is_shape(feature: Any) -> bool:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import shapely
 
-from georesolve.intake.errors import InvalidInput
+from georesolve.intake.geometry import wrong_geometry
 
 _NAME, _ABOUT = b"ARROW:extension:name", b"ARROW:extension:metadata"
 _BY_DEPTH = (
@@ -70,9 +70,7 @@ def _one(array: pa.Array, kind: str, column: str, row: int, file: str) -> np.nda
     try:
         return _shapes_of(array, kind)
     except (shapely.errors.GEOSException, ValueError) as error:
-        detail = f"row {row} holds no {kind}: {error}"
-        place = {"file": file, "column": column, "row": row, "detail": detail}
-        raise InvalidInput(f"{file}: the geometry column {column!r}: {detail}", [place]) from None
+        raise wrong_geometry(file, column, f"row {row} holds no {kind}: {error}", row) from None
 
 
 def _shapes_of(array: pa.Array, kind: str) -> np.ndarray:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import shapely
 
-from georesolve.intake.errors import InvalidInput
+from georesolve.intake.errors import InvalidInput, wrong
 
 if TYPE_CHECKING:
     # What reads points does without kernels.
@@ -72,10 +72,10 @@ def geometry_of(
     if column is None:
         return None
     if column not in schema.names:
-        raise _error(file, column, "there is no such column")
+        raise wrong_geometry(file, column, "there is no such column")
     kinds = set(about.get("geometry_types", ()))
     if not kinds <= _POINT_TYPES and not takes_shapes:
-        raise _error(
+        raise wrong_geometry(
             file, column, f"it holds {', '.join(sorted(kinds))}: only points are supported"
         )
     return Geometry(column, f"{column}_lat", f"{column}_lon")
@@ -94,7 +94,7 @@ def crs_of(told: dict[str, Any], named: str | None, field: pa.Field, file: str) 
             "its CRS is unknown (null): name it with the option crs, or declare it, in GeoPandas "
             "with set_crs(4326) for longitude and latitude on WGS 84"
         )
-        raise _error(file, field.name, detail)
+        raise wrong_geometry(file, field.name, detail)
     if is_wgs_84(crs) or crs == "OGC:CRS84":
         return None
     authority, code = _code(crs)
@@ -148,7 +148,7 @@ def _coordinates(
     if pa.types.is_binary_view(array.type):
         array = array.cast(pa.large_binary())
     if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)):
-        raise _error(
+        raise wrong_geometry(
             file, column, f"it holds {array.type}, neither WKB nor GeoArrow points: write it as WKB"
         )
     if (points := _points_of_wkb(array)) is not None:
@@ -157,7 +157,7 @@ def _coordinates(
     try:
         geometries = shapely.from_wkb(wkb)
     except shapely.errors.GEOSException as error:
-        raise _error(file, column, f"it holds something that is not WKB: {error}") from None
+        raise wrong_geometry(file, column, f"it holds something that is not WKB: {error}") from None
     return coordinates_of(geometries, column, first_row, file, shapes)
 
 
@@ -194,13 +194,12 @@ def coordinates_of(
     if others.size:
         shape = geometries[others[0]]
         row = first_row + int(others[0])
-        raise _error(file, column, f"row {row} holds a {shape.geom_type}, not a point", row)
+        raise wrong_geometry(file, column, f"row {row} holds a {shape.geom_type}, not a point", row)
     points = np.where(shapely.is_empty(geometries), None, geometries)
     return pa.array(shapely.get_x(points)), pa.array(shapely.get_y(points))
 
 
-def _error(file: str, column: str, detail: str, row: int | None = None) -> InvalidInput:
-    place: dict[str, Any] = {"file": file, "column": column, "detail": detail}
-    if row is not None:
-        place["row"] = row
-    return InvalidInput(f"{file}: the geometry column {column!r}: {detail}", [place])
+def wrong_geometry(file: str, column: str, detail: str, row: int | None = None) -> InvalidInput:
+    """What is wrong with a geometry column, or in a row of it."""
+    told = f"the geometry column {column!r}: {detail}"
+    return wrong(file, detail, told, column=column, row=row)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from georesolve.intake.columns import Columns, OnInvalid, Reading, listed
-from georesolve.intake.errors import InvalidInput, InvalidOption
+from georesolve.intake.errors import InvalidInput, InvalidOption, wrong
 from georesolve.workers.datasets import Dataset, PointSet
 from georesolve.workers.evidence import Evidence, InvalidRow
 
@@ -61,16 +61,12 @@ class Findings(NamedTuple):
         if found is None:
             return
         is_lon = found.kind in ("metres", "scaled") and abs(found.lon) > abs(found.lat)
-        raise InvalidInput(
-            f"{file}: {found.told(names, 'row {}'.format)}",
-            [
-                {
-                    "file": file,
-                    "column": self.points or names[is_lon],
-                    "row": found.row,
-                    "detail": f"{found.example(names)}: {found.kind}",
-                }
-            ],
+        raise wrong(
+            file,
+            f"{found.example(names)}: {found.kind}",
+            found.told(names, "row {}".format),
+            column=self.points or names[is_lon],
+            row=found.row,
         )
 
     def _how_to_swap(self, prefix: str) -> str:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from georesolve.intake.columns import LONGEST_NAME, Reading, find_columns, unlike
-from georesolve.intake.errors import InvalidInput, TooLarge
+from georesolve.intake.errors import InvalidInput, TooLarge, wrong
 from georesolve.intake.geoarrow import as_wkb, native_kind, said_of
 from georesolve.intake.geometry import (
     add_coordinates,
@@ -112,11 +112,11 @@ class PointTable:
                 reading = reading._replace(lat=points.lat, lon=points.lon, geometry=None)
         for name in schema.names:
             if "\0" in name or len(name) > LONGEST_NAME:
-                raise InvalidInput(
-                    f"{file}: the column name {name[:80]!r} has {len(name)} characters: up to "
-                    f"{LONGEST_NAME} are allowed, and no NUL among them",
-                    [{"file": file, "column": name[:80], "detail": "not allowed as a name"}],
+                long = (
+                    f"the column name {name[:80]!r} has {len(name)} characters: up to "
+                    f"{LONGEST_NAME} are allowed, and no NUL among them"
                 )
+                raise wrong(file, "not allowed as a name", long, column=name[:80])
         self.columns = find_columns(schema.names, reading, file)
         for name in self.columns[:2]:
             check_numeric(schema.field(name), file)

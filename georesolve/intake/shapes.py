@@ -8,6 +8,7 @@ import shapely
 
 from georesolve.intake.columns import Edges, Reading
 from georesolve.intake.errors import InvalidInput
+from georesolve.intake.geometry import wrong_geometry
 from georesolve.kernels.query import is_valid
 from georesolve.kernels.shapes import Shapes
 from georesolve.workers.datasets import Edging, Outlines
@@ -64,10 +65,7 @@ class ShapeReader:
                 f"row {row}{others} holds no shape: {flawed.why[0]}; mend such rows, or keep them "
                 "with the option on_invalid=null"
             )
-            place = {"file": self._file, "column": self._column, "row": row, "detail": detail}
-            raise InvalidInput(
-                f"{self._file}: the geometry column {self._column!r}: {detail}", [place]
-            )
+            raise wrong_geometry(self._file, self._column, detail, row)
         self.ends.add(outline.edges.lat.ravel(), outline.edges.lon.ravel())
         self._rows += len(geometries)
         self._arcs += int(outline.arcs.sum())
