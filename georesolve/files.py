@@ -41,7 +41,7 @@ from georesolve.searches import (
 from georesolve.workers.datasets import Dataset, PointSet, read_rows, recut
 from georesolve.workers.files import complete, sha256_of
 from georesolve.workers.gpus import DeviceChoice, choose_device
-from georesolve.workers.jobs import CarriedTooLong, Job
+from georesolve.workers.jobs import CarriedTooLong, FilterOptions, Job
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import NEAR
 from georesolve.workers.plan import Chunk, rows_a_group, too_wide, way_of
@@ -217,12 +217,7 @@ def resolve(
                 with open_matches(job.folder) as matches, parquet.open("wb") as file:
                     shutil.copyfileobj(matches, file, _COPIED_BYTES)
             else:
-                search = (
-                    Search(_in_memory(job.references, job), chosen, earth=job.options.earth)
-                    if shapes is None
-                    else _search_shapes(job, shapes, chosen)
-                )
-                counts = _write(job, search, parquet, progress)
+                counts = _write(job, _search(job, shapes, chosen), parquet, progress)
             distances_m, cut = _distances(parquet, job)
             if suffix != "parquet":
                 with pq.ParquetFile(parquet) as result:
@@ -360,22 +355,22 @@ def _canonical(
     return replace(dataset, digest=sha256_of(target)), points.shapes
 
 
-def _search_shapes(job: Job, shapes: ShapeReader, device: Device) -> Search:
-    """The search of lines and polygons, or of observations for a row a shape."""
-    if job.options.summary_by == "observation":
-        points = _in_memory(job.references, job)
-        points = replace(points, shapes=shapes.shapes(points.lat_deg, points.lon_deg))
-        return Search(points, device)
-    asking = _in_memory(job.observations)
-    asking = replace(asking, shapes=shapes.shapes(asking.lat_deg, asking.lon_deg))
-    return Search(_in_memory(job.references, job), device, asking)
+def _search(job: Job, shapes: ShapeReader | None, device: Device) -> Search:
+    """The search of the references, or, for a row a shape, by the shapes."""
+    filters = job.options.filters or FilterOptions()
+    carried = [*job.carried()[1], *job.options.summarised, *filters.of_references]
+    references, asking = _in_memory(job.references, carried), None
+    if shapes is not None and job.options.summary_by == "observation":
+        own = shapes.shapes(references.lat_deg, references.lon_deg)
+        references = replace(references, shapes=own)
+    elif shapes is not None:
+        asking = _in_memory(job.observations, [])
+        asking = replace(asking, shapes=shapes.shapes(asking.lat_deg, asking.lon_deg))
+    return Search(references, device, asking, job.options.earth)
 
 
-def _in_memory(dataset: Dataset, job: Job | None = None) -> Points:
-    """A set of a job; of the references with what is carried of them, or summed."""
-    filters = None if job is None else job.options.filters
-    carried = [] if job is None else [*job.carried()[1], *job.options.summarised]
-    carried += filters.of_references if filters else []
+def _in_memory(dataset: Dataset, carried: list[str]) -> Points:
+    """A set, with the columns of it that are carried, or summed."""
     carried = list(dict.fromkeys(carried))
     names = list(dict.fromkeys([dataset.lat, dataset.lon, *carried]))
     table = read_rows(dataset.file, 0, dataset.rows, names)
@@ -422,10 +417,8 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
 
     def read(step: int) -> Iterator[tuple[Chunk, Batch]]:
         names = [observations.lat, observations.lon]
-        if isinstance(options.distance_m, str):
-            names.append(options.distance_m)
-        if options.filters is not None:
-            names += options.filters.of_observations
+        names += [options.distance_m] if isinstance(options.distance_m, str) else []
+        names += options.filters.of_observations if options.filters else []
         names = list(dict.fromkeys(names))
         for start in range(0, max(1, observations.rows), step):
             chunk = Chunk(start, min(start + step, observations.rows))

@@ -14,13 +14,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import shapely
 
 from georesolve import tables
 from georesolve.intake.columns import Reading, Role, find_columns
+from georesolve.intake.crs import degrees_from
 from georesolve.intake.errors import wrong
-from georesolve.intake.geometry import Geometry, coordinates_of, is_wgs_84
+from georesolve.intake.geometry import Geometry, coordinates_of
 from georesolve.intake.layers import refuse_layer
 from georesolve.intake.points import Points, PointTable, gather
+from georesolve.intake.shapes import ShapeReader
 from georesolve.intake.sources import Table
 from georesolve.kernels.query import is_valid
 from georesolve.paths import UNBOUNDED, files_at, table_of
@@ -222,26 +225,17 @@ class _GeoPandas(_Pandas):
         ):
             return super()._part(reading, keep)
         series = self._given[column]
-        if series.crs is None and reading.crs is not None:
-            from georesolve.intake.crs import degrees_from
-
-            # It tells in our words of a CRS that is none.
-            degrees_from(reading.crs, self._role)
-            series = series.set_crs(reading.crs)
-        if series.crs is None:
+        crs, geometries = series.crs or reading.crs, series.to_numpy()
+        if crs is None:
             warnings.warn(
                 f"{self._role}: the geometry column {column!r} has no CRS: it is taken for "
                 "longitude and latitude on WGS 84; declare its CRS with set_crs",
                 stacklevel=_level_of_user(),
             )
-        elif not is_wgs_84(series.crs.to_json_dict()):
-            series = series.to_crs(4326)
-        shapes = None
-        if reading.takes_shapes:
-            from georesolve.intake.shapes import ShapeReader
-
-            shapes = ShapeReader({}, reading, column, self._role)
-        lon, lat = coordinates_of(series.to_numpy(), column, 0, self._role, shapes)
+        elif (transformer := degrees_from(crs, self._role)) is not None:
+            geometries = shapely.transform(geometries, transformer.transform, interleaved=False)
+        shapes = ShapeReader({}, reading, column, self._role) if reading.takes_shapes else None
+        lon, lat = coordinates_of(geometries, column, 0, self._role, shapes)
         names = [*(str(name) for name in self._given.columns), f"{column}_lon", f"{column}_lat"]
         named = reading._replace(geometry=None, lat=names[-1], lon=names[-2])
         columns = find_columns(names, named, self._role)

@@ -69,18 +69,15 @@ def refuse_as_target(target: File, sources: Sequence[File]) -> None:
             f"{str(target.parent)!r}; make it first"
         )
     for source in sources:
-        if source == target or _is_same(source, target):
+        is_same = source == target
+        if isinstance(source, Path) and isinstance(target, Path) and target.exists():
+            # By whatever names.
+            is_same = source.samefile(target)
+        if is_same:
             raise InvalidOption(
                 f"the result would replace {str(source)!r}, which it is made of: name another "
                 "file for it"
             )
-
-
-def _is_same(source: File, target: File) -> bool:
-    """Whether both are one file of this machine, by whatever names."""
-    if isinstance(source, Path) and isinstance(target, Path):
-        return target.exists() and source.samefile(target)
-    return False
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -125,7 +122,10 @@ def _chained(
     def open_next(number: int) -> tuple[Source, Table]:
         # One file is called as the service calls it.
         name: str = role if len(files) == 1 else f"{role} ({files[number].file.name})"
-        source = _source(next(fetched), reading, name, scratch / f"{role}-{number}.unpacked")
+        path, unpacked = next(fetched), scratch / f"{role}-{number}.unpacked"
+        format, is_packed = format_of(path, None, path.name, name)
+        packed_to = unpacked if is_packed else None
+        source = Source(path, format, reading, name, unpacked=packed_to, side_by_side=True)
         with _blaming(source):
             own = {one: value_of(values[number].get(one), whole[one]) for one in whole}
             return source, _with_columns(opened(source, UNBOUNDED), own, whole)
@@ -188,12 +188,6 @@ def _fetched(files: Sequence[File], folder: Path) -> Generator[Path]:
                         path.unlink()
         finally:
             is_over.set()
-
-
-def _source(path: Path, reading: Reading, file: str, unpacked: Path) -> Source:
-    format, is_packed = format_of(path, None, path.name, file)
-    packed_to = unpacked if is_packed else None
-    return Source(path, format, reading, file, unpacked=packed_to, side_by_side=True)
 
 
 def _with_columns(

@@ -165,13 +165,11 @@ def within(
 
     Parameters
     ----------
-    observations, references, near, earth, columns, summary, first_row, device, progress, **options
-        As for `nearest`.
+    observations, references, exclude_self, near, earth, columns, summary, first_row, device
+        As for `nearest`, and so are `progress` and further options.
     distance_m
         Metres; a reference at that distance matches. Or the name of a column of the observations,
         which has a distance for each.
-    exclude_self
-        Whether an observation does not match the reference of its own row: the two are one set.
     once
         Whether of a set against itself each pair is there once, the lower row as the observation.
     how

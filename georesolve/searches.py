@@ -139,16 +139,13 @@ class Search:
 
     def within(self, options: MatchOptions, narrowed: Narrowed | None = None) -> Within:
         """What finds pairs: all references within a distance, or the nearest for a summary."""
+        known = options, self.references.valid_rows, self.references.kept.__getitem__
         if narrowed is not None:
-            references = self.references
-            known = options, references.valid_rows, references.kept.__getitem__
             return Within(self.filtered(options, narrowed), *known)
         if options.question == "within" and not self.index.whole:
             # It lacks some of the references at one place.
             degrees = self.on_device(self.references.lat_deg, self.references.lon_deg)
             self.index = kernels.build_index(*degrees, copies=True, earth=self.earth)
-        references = self.references
-        known = options, references.valid_rows, references.kept.__getitem__
         if self._asking is not None:
             assert isinstance(self.index, kernels.ShapeIndex), "what asks are shapes"
             return WithinShapes(*known, index=self.index, points=self._points)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from georesolve.compilation import compiling
+from georesolve.elsewhere import is_address
 from georesolve.extras import needed
 from georesolve.files import Summary, plan, resolve
 from georesolve.intake.columns import EVERY, PREFIXES, Reading, Role
@@ -147,7 +148,7 @@ def run(given: argparse.Namespace) -> int:
     """Resolve files as the command line says; returns the exit code."""
     if given.output is None and not given.plan:
         given.parser.error("-o FILE says where the result goes; - is standard output")
-    if given.server and given.to and _is_address(given.output or ""):
+    if given.server and given.to and is_address(given.output):
         given.parser.error("at an address a service writes Parquet files: leave --to out")
     if given.output == "-" and given.to == "shp":
         given.parser.error("a shapefile is several files: standard output is one")
@@ -193,10 +194,6 @@ def _input_file(given: str, arguments: argparse.Namespace, stack: ExitStack) -> 
     return str(path)
 
 
-def _is_address(given: str) -> bool:
-    return "://" in given
-
-
 def _names(given: str) -> tuple[str, ...] | Literal["*"]:
     """Names between commas, or `*` for all."""
     return EVERY if given == EVERY else tuple(given.split(","))
@@ -235,7 +232,7 @@ def _resolve(given: argparse.Namespace) -> None:
         summary = resolve(
             given.observations,
             given.references,
-            given.output if _is_address(given.output) else path,
+            given.output if is_address(given.output) else path,
             _asked(given),
             format=given.to,
             device=given.device,
@@ -258,7 +255,7 @@ def _ask(given: argparse.Namespace) -> None:
     options["question"] = asked.question
     observations = _for_service(given.observations[0], "observations")
     references = _for_service(given.references, "references")
-    if not _is_address(given.output):
+    if not is_address(given.output):
         _refuse_output(given, [one for one in (observations, references) if isinstance(one, Path)])
     key = given.key or os.environ.get("GEORESOLVE_KEY")
     try:
@@ -267,7 +264,7 @@ def _ask(given: argparse.Namespace) -> None:
         given.parser.error(f"--server: {error}")
     try:
         with service as client:
-            if _is_address(given.output):
+            if is_address(given.output):
                 job = client.submit(observations, references, output=given.output, **options)
             else:
                 job = client.submit(observations, references, **options)
@@ -289,7 +286,7 @@ def _ask(given: argparse.Namespace) -> None:
 
 def _for_service(given: str, role: Role) -> str | Path:
     """A set that the service has or reads itself, or the one file to send."""
-    if _is_address(given) or given.startswith("dataset:"):
+    if is_address(given) or given.startswith("dataset:"):
         return given
     file, *others = files_at(given, role)
     if others:

@@ -103,8 +103,7 @@ def crs_of(told: dict[str, Any], named: str | None, field: pa.Field, file: str) 
 
 def is_wkb(type: pa.DataType) -> bool:
     """Whether a column may be one of WKB."""
-    is_one = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
-    return any(one(type) for one in is_one)
+    return type in (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def is_wgs_84(crs: Any) -> bool:
@@ -145,12 +144,12 @@ def _coordinates(
         # Not `array.field`: below a null point there may lie numbers all the same.
         x, y = (pc.struct_field(array, axis).cast(pa.float64()) for axis in "xy")
         return x, y
-    if pa.types.is_binary_view(array.type):
-        array = array.cast(pa.large_binary())
-    if not (pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type)):
+    if not is_wkb(array.type):
         raise wrong_geometry(
             file, column, f"it holds {array.type}, neither WKB nor GeoArrow points: write it as WKB"
         )
+    if pa.types.is_binary_view(array.type):
+        array = array.cast(pa.large_binary())
     if (points := _points_of_wkb(array)) is not None:
         return points
     wkb = array.to_numpy(zero_copy_only=False)
