@@ -7,7 +7,6 @@ within their ranges, and writes the same columns as Parquet, without an upload, 
 or a disk that is waited for. Both take turns in shuffled order.
 """
 
-import argparse
 import random
 import statistics
 import tempfile
@@ -26,7 +25,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from georesolve.benchmarks.inputs import uniform
-from georesolve.benchmarks.machine import write_figures
+from georesolve.benchmarks.machine import benchmark_parser, write_figures
 from georesolve.benchmarks.service import running
 
 _MEDIA_TYPES = {
@@ -88,11 +87,10 @@ def _pieces(file: BinaryIO) -> Iterable[bytes]:
 
 def main() -> None:
     """Run the benchmark and print its table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--rows", type=int, default=22, help="power of two")
     parser.add_argument("--format", choices=sorted(_MEDIA_TYPES), default="parquet")
     parser.add_argument("--runs", type=int, default=7, help="turns after one that does not count")
-    parser.add_argument("--json", type=Path, help="write every run to this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -119,10 +117,9 @@ def main() -> None:
         )
     ratio = statistics.median(seconds["accepted"]) / statistics.median(seconds["floor"])
     print(f"accepted / floor {ratio:.2f}")
-    if options.json:
-        asked = {name: getattr(options, name) for name in ("rows", "format", "runs")}
-        report = {"options": asked, "seconds": seconds}
-        write_figures(options.json, report)
+    asked = {name: getattr(options, name) for name in ("rows", "format", "runs")}
+    report = {"options": asked, "seconds": seconds}
+    write_figures(options.json, report)
 
 
 if __name__ == "__main__":

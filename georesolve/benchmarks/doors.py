@@ -9,7 +9,6 @@ process each, all that they import included. And a process whose one call search
 beside one that does the same with the kernels alone. Machine code is compiled before.
 """
 
-import argparse
 import os
 import random
 import statistics
@@ -29,7 +28,7 @@ import pyarrow.parquet as pq
 import georesolve
 from georesolve import kernels
 from georesolve.benchmarks.inputs import Pair, uniform
-from georesolve.benchmarks.machine import machine, write_figures
+from georesolve.benchmarks.machine import benchmark_parser, machine, write_figures
 
 ROOT = Path(__file__).resolve().parents[2]
 _DRAWN = """
@@ -106,12 +105,7 @@ def measure(turns: Turns, repeats: int) -> dict[str, list[float]]:
 
 def main() -> None:
     """Take all turns, and print a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--repeats", type=int, default=9, help="turns that count")
-    parser.add_argument("--toy", action="store_true", help="small sets, for a test")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser = benchmark_parser(__doc__, repeats=9, toy=True)
     given = parser.parse_args()
     figures: dict[str, Any] = {"machine": machine(["pandas"])}
     with tempfile.TemporaryDirectory() as name:
@@ -135,8 +129,7 @@ def main() -> None:
                     f"| {way} | {statistics.median(taken):.3f} | {min(taken):.3f} to "
                     f"{max(taken):.3f} | {ratios[0]:.2f}, {ratios[1]:.2f} |"
                 )
-    if given.json:
-        write_figures(given.json, figures)
+    write_figures(given.json, figures)
 
 
 if __name__ == "__main__":

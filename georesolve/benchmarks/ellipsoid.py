@@ -10,13 +10,11 @@ with the least of all geodesics by PROJ.
         [--device cuda] [--toy] [--repeats N] [--json FILE]
 """
 
-import argparse
 import random
 import statistics
 import time
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,7 @@ from numba import njit
 
 from georesolve import kernels
 from georesolve.benchmarks.inputs import Pair, cartesian, inputs
-from georesolve.benchmarks.machine import write_figures
+from georesolve.benchmarks.machine import benchmark_parser, write_figures
 from georesolve.kernels.devices import implementation
 from georesolve.kernels.geodesic import geodesic_m
 from georesolve.kernels.query import Degrees, Query
@@ -126,11 +124,8 @@ def measure(device: Any, kind: str, log_m: int, log_n: int, repeats: int, peer: 
 
 def main(arguments: list[str] | None = None) -> None:
     """Print what all methods take on all inputs."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = benchmark_parser(__doc__, repeats=7, toy=True)
     parser.add_argument("--device", choices=[*CASES], default="cpu")
-    parser.add_argument("--toy", action="store_true", help="small inputs: does it run?")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
     given = parser.parse_args(arguments)
     figures = []
     print("| input | method | median ms | least | largest | wrong of the sample |")
@@ -144,8 +139,7 @@ def main(arguments: list[str] | None = None) -> None:
                 f"| {kind} 2^{sizes[0]} x 2^{sizes[1]} | {name} | {statistics.median(times):.1f} "
                 f"| {min(times):.1f} | {max(times):.1f} | {figures[-1]['wrong']} |"
             )
-    if given.json:
-        write_figures(given.json, figures)
+    write_figures(given.json, figures)
 
 
 if __name__ == "__main__":

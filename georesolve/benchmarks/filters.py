@@ -11,20 +11,18 @@ itself; loops build their indexes.
         [--toy] [--device cuda] [--repeats N] [--json FILE]
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from georesolve import kernels
 from georesolve.benchmarks.inputs import Pair, inputs
-from georesolve.benchmarks.machine import write_figures
+from georesolve.benchmarks.machine import benchmark_parser, write_figures
 from georesolve.kernels import Filters
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.devices import Device
@@ -170,11 +168,8 @@ def _in_window(sets: tuple[Pair, Pair], repeats: int, device: Device) -> list[An
 
 def main(argv: list[str] | None = None) -> None:
     """Measure, print a table, and write figures where that is asked."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--toy", action="store_true", help="small inputs")
+    parser = benchmark_parser(__doc__, repeats=5, toy=True)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", type=Path)
     given = parser.parse_args(argv)
     scale = 10 if given.toy else 20
     how = given.repeats, given.device
@@ -187,8 +182,7 @@ def main(argv: list[str] | None = None) -> None:
 
     rows = [row for groups in _GROUPS for row in _by_group(sets(0), groups, *how)]
     rows += _in_window(sets(2), *how)
-    if given.json:
-        write_figures(given.json, rows)
+    write_figures(given.json, rows)
 
 
 if __name__ == "__main__":

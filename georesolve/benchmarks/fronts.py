@@ -7,7 +7,6 @@ while nothing else happens, while one large job after the other runs, and while 
 the other is uploaded.
 """
 
-import argparse
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from georesolve.benchmarks.machine import machine, write_figures
+from georesolve.benchmarks.machine import benchmark_parser, machine, write_figures
 from georesolve.benchmarks.service import front_processes, running, sphere, until_successful
 from georesolve.benchmarks.small_requests import Case, body_of, drive, warm_up
 from georesolve.intake.representations import JSON, PARQUET
@@ -96,14 +95,13 @@ def under_load(
 
 def main() -> None:
     """Run the benchmark and print its table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--fronts", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--references", type=int, default=1 << 20, help="points registered")
     parser.add_argument("--observations", type=int, default=1 << 26, help="of a job and a file")
     parser.add_argument("--clients", type=int, default=64, help="clients at the same time")
     parser.add_argument("--seconds", type=float, default=5, help="that each figure takes")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     figures: dict[str, Any] = {"machine": machine(("fastapi", "uvicorn")), "fronts": {}}
     columns = ("requests_a_second", "p50", "p99", "done")
@@ -120,8 +118,7 @@ def main() -> None:
             for name, row in found.items():
                 shown = "".join(f"{row[column]:>20.1f}" for column in columns)
                 print(f"{fronts:<8}{name:<18}{shown}", flush=True)
-    if options.json:
-        write_figures(options.json, figures)
+    write_figures(options.json, figures)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import os
 # Threads of one library that spin after their work take the cores from the next in turn.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import argparse
 import importlib.metadata
 import random
 import statistics
@@ -35,7 +34,7 @@ import pandas as pd
 from georesolve import kernels
 from georesolve.benchmarks.inputs import Pair, cartesian, near, uniform
 from georesolve.benchmarks.inputs import inputs as drawn
-from georesolve.benchmarks.machine import machine, write_figures
+from georesolve.benchmarks.machine import benchmark_parser, machine, write_figures
 from georesolve.kernels import tree_cpu
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.order_cpu import ROW, scratch, sort
@@ -395,10 +394,7 @@ def first_answer(cache: Path | None = None) -> float:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print the tables, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--toy", action="store_true", help="sizes for a test of the benchmark")
-    parser.add_argument("--json", type=Path, help="file for the figures")
-    parser.add_argument("--repeats", type=int, default=7)
+    parser = benchmark_parser(__doc__, repeats=7, toy=True)
     parser.add_argument("--places", type=Path, default=ROOT / "samples" / "places.parquet")
     parser.add_argument("--only", nargs="*", help="names of cases")
     parser.add_argument("--methods", nargs="*", help="methods beside auto")
@@ -426,8 +422,7 @@ def main(arguments: list[str] | None = None) -> None:
         figures["cases"][name] = rows
         show(name, rows)
         figures["summary"] = summary(figures["cases"])
-        if options.json:
-            write_figures(options.json, figures)
+        write_figures(options.json, figures)
     print("\nof auto, by the medians and by the least of each:")
     for line in summary(figures["cases"]):
         print(

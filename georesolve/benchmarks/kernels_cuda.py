@@ -8,19 +8,17 @@ that takes seconds, else for a sample of them.
         [--toy] [--json FILE] [--repeats N] [--only NAME ...]
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import cupy as cp
 
 from georesolve.benchmarks import case_study_cuda
 from georesolve.benchmarks.inputs import inputs
-from georesolve.benchmarks.machine import write_figures
+from georesolve.benchmarks.machine import benchmark_parser, write_figures
 from georesolve.kernels import build_index, nearest, order_cuda, reduce_cuda, tree_cuda
 from georesolve.kernels.query import Degrees, Query
 from georesolve.kernels.sizes_cuda import WARP
@@ -106,10 +104,7 @@ TOY = {name: (kind, 10, 8) for name, (kind, _, _) in CASES.items() if kind != "u
 
 def main() -> None:
     """Measure, write the JSON, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--toy", action="store_true", help="sizes for a test of the benchmark")
-    parser.add_argument("--json", type=Path, help="file for the figures")
-    parser.add_argument("--repeats", type=int, default=15)
+    parser = benchmark_parser(__doc__, repeats=15, toy=True)
     parser.add_argument("--only", nargs="*", help="names of cases")
     arguments = parser.parse_args()
     rows = []
@@ -118,8 +113,7 @@ def main() -> None:
             continue
         rows.append({"name": name, **measure(kind, log_m, log_n, arguments.repeats)})
         cp.get_default_memory_pool().free_all_blocks()
-        if arguments.json:
-            write_figures(arguments.json, rows)
+        write_figures(arguments.json, rows)
     print("cuML:", "installed, not timed here" if find_spec("cuml") else "not installed")
     stages = [
         "all",

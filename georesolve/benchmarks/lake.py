@@ -36,7 +36,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.benchmarks.inputs import uniform
-from georesolve.benchmarks.machine import write_figures
+from georesolve.benchmarks.machine import benchmark_parser, write_figures
 from georesolve.benchmarks.pipeline import Sets, floor_of_dask, joined, our_floor, paths_of, plan_of
 from georesolve.intake.columns import Reading
 from georesolve.intake.hrefs import Sources
@@ -158,17 +158,13 @@ def run_job(client: httpx.Client, request: dict[str, Any]) -> tuple[dict[str, An
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__, repeats=3)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--workers", type=int, help="processes; one a GPU or core by default")
     parser.add_argument("--observations", type=int, default=22, help="power of two")
     parser.add_argument("--references", type=int, default=14, help="power of two")
     parser.add_argument("--place", required=True, help="an empty folder, or s3://bucket/prefix")
     parser.add_argument("--without-ids", action="store_true", help="coordinates alone")
-    parser.add_argument("--repeats", type=int, default=3, help="turns that count")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args(arguments)
     base = options.place.rstrip("/")
     if "://" not in base:
@@ -183,8 +179,7 @@ def main(arguments: list[str] | None = None) -> None:
         for place in points.values():
             place.remove(place.names())
     _show(figures)
-    if options.json:
-        write_figures(options.json, figures)
+    write_figures(options.json, figures)
 
 
 def _measured(options: argparse.Namespace, base: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """What figures depend on: the processor, the memory, the GPUs, the versions, the commit."""
 
+import argparse
 import importlib.metadata
 import json
 import os
@@ -32,8 +33,25 @@ def machine(packages: Iterable[str] = ()) -> dict[str, Any]:
     }
 
 
-def write_figures(path: Path, figures: dict[str, Any] | list[Any]) -> None:
-    """Write figures as JSON, with the commit that they were taken of and the machine."""
+def benchmark_parser(
+    description: str, *, repeats: int | None = None, toy: bool = False
+) -> argparse.ArgumentParser:
+    """The parser of a benchmark, with what most of them may be told."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    if repeats is not None:
+        parser.add_argument("--repeats", type=int, default=repeats, help="turns that count")
+    if toy:
+        parser.add_argument("--toy", action="store_true", help="small inputs: does it run?")
+    return parser
+
+
+def write_figures(path: Path | None, figures: dict[str, Any] | list[Any]) -> None:
+    """Write figures as JSON, with the commit that they were taken of and the machine, if asked."""
+    if path is None:
+        return
     named = {"figures": figures} if isinstance(figures, list) else figures
     about = {"commit": _commit(), "machine": named.get("machine") or machine()}
     path.write_text(json.dumps(named | about, indent=1))

@@ -8,7 +8,6 @@ Before that it asks for the tile of another job, of 2^14 points: that one finds 
 loaded in a service that has just started.
 """
 
-import argparse
 import tempfile
 import time
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.benchmarks.inputs import uniform
-from georesolve.benchmarks.machine import write_figures
+from georesolve.benchmarks.machine import benchmark_parser, write_figures
 from georesolve.benchmarks.service import front_processes, running
 
 _REFERENCES = 14
@@ -139,11 +138,10 @@ def measure(client: httpx.Client, folder: Path, rows: int, zoom: int) -> dict[st
 
 def main() -> None:
     """Run the benchmark and print its table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of the job")
     parser.add_argument("--rows", type=int, default=22, help="power of two")
     parser.add_argument("--zoom", type=int, default=12, help="how far the path leads in")
-    parser.add_argument("--json", type=Path, help="write every time to this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -160,8 +158,7 @@ def main() -> None:
         print(f"{kind:<8} {ms.size} tiles: {times}")
     sizes = (f"{size >> 20} MiB {when}" for when, size in report["memory_bytes"].items())
     print(f"memory of the fronts that no file backs: {', '.join(sizes)}")
-    if options.json:
-        write_figures(options.json, report)
+    write_figures(options.json, report)
 
 
 if __name__ == "__main__":

@@ -15,14 +15,13 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import cupy as cp
 
 from georesolve.benchmarks.inputs import inputs
 from georesolve.benchmarks.kernels_cuda import time_ms
-from georesolve.benchmarks.machine import write_figures
+from georesolve.benchmarks.machine import benchmark_parser, write_figures
 from georesolve.kernels import build_index, nearest
 from georesolve.kernels.coordinates_cuda import unit_vectors
 
@@ -180,9 +179,7 @@ def measure_apart(name: str, case: str, numbers: list[int], repeats: int) -> lis
 
 def main() -> None:
     """Measure, write the JSON, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--toy", action="store_true", help="sizes for a test of the benchmark")
-    parser.add_argument("--json", type=Path, help="file for the figures")
+    parser = benchmark_parser(__doc__, toy=True)
     parser.add_argument("--only", nargs="*", help="names of cases")
     parser.add_argument("--k", nargs="*", type=int, default=list(NUMBERS))
     parser.add_argument("--one", nargs="*", help=argparse.SUPPRESS)
@@ -201,8 +198,7 @@ def main() -> None:
                 rows.append(row)
                 time = f"{row['median']:10.3f} ms" if "median" in row else f"  {row['failed']}"
                 print(f"{row['case']:20} k {row['k']:2} {name:12} {time} {row.get('wrong', '')}")
-                if arguments.json:
-                    write_figures(arguments.json, rows)
+                write_figures(arguments.json, rows)
 
 
 if __name__ == "__main__":

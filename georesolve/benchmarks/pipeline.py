@@ -44,7 +44,7 @@ from distributed.security import Security
 
 from georesolve import kernels
 from georesolve.benchmarks.inputs import cartesian, inputs
-from georesolve.benchmarks.machine import machine, write_figures
+from georesolve.benchmarks.machine import benchmark_parser, machine, write_figures
 from georesolve.benchmarks.service import ROOT, running, until_successful
 from georesolve.kernels.devices import Device
 from georesolve.kernels.distance import EARTH_RADIUS_M
@@ -369,22 +369,17 @@ def main(arguments: list[str] | None = None) -> None:
             **_take_turns(turns, folder, options.repeats),
         }
     _show(figures)
-    if options.json:
-        write_figures(options.json, figures)
+    write_figures(options.json, figures)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__doc__, repeats=7)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--workers", type=int, help="processes; one a GPU or core by default")
     parser.add_argument("--observations", type=int, default=22, help="power of two")
     parser.add_argument("--references", default="14", help="power of two, or places (samples/)")
     parser.add_argument("--ckdtree", action="store_true", help="beside it cKDTree, on a CPU")
-    parser.add_argument("--repeats", type=int, default=7, help="turns that count")
     parser.add_argument("--folder", type=Path, help="where files go; temporary by default")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     return parser
 
 

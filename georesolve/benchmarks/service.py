@@ -7,7 +7,6 @@ posts both files, waits, and downloads the result; the first one is reported apa
 ``--samples`` the airports are resolved against the places instead.
 """
 
-import argparse
 import hashlib
 import io
 import os
@@ -29,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.benchmarks.inputs import Pair, uniform
-from georesolve.benchmarks.machine import write_figures
+from georesolve.benchmarks.machine import benchmark_parser, write_figures
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -153,13 +152,12 @@ def run(client: httpx.Client, observations: bytes | str, references: bytes | str
 
 def main() -> None:
     """Run the benchmark and print its table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--observations", type=int, default=20, help="power of two")
     parser.add_argument("--references", type=int, default=14, help="power of two")
     parser.add_argument("--samples", action="store_true", help="airports x places instead")
     parser.add_argument("--runs", type=int, default=5, help="runs after the cold one")
-    parser.add_argument("--json", type=Path, help="write every run to this file")
     options = parser.parse_args()
     if options.samples:
         files = [(ROOT / "samples" / f"{n}.parquet").read_bytes() for n in ("airports", "places")]
@@ -185,8 +183,7 @@ def main() -> None:
         values = [report["seconds"][stage] for report in warm] or [value]
         row = (value, statistics.median(values), min(values), max(values))
         print(f"{stage:<24}" + "".join(f"{v:>10.4f}" for v in row))
-    if options.json:
-        write_figures(options.json, {"cold": cold, "warm": warm})
+    write_figures(options.json, {"cold": cold, "warm": warm})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ processor time of a request, which a busy machine changes least. Then the servic
 is asked alone, by stage: `http` is what it does nothing in, the answer of ``/livez``.
 """
 
-import argparse
 import io
 import json
 import random
@@ -32,7 +31,7 @@ import psutil  # type: ignore[import-untyped]
 import pyarrow as pa
 
 from georesolve.benchmarks.inputs import uniform
-from georesolve.benchmarks.machine import machine, write_figures
+from georesolve.benchmarks.machine import benchmark_parser, machine, write_figures
 from georesolve.benchmarks.service import ROOT, front_processes, running, sphere
 from georesolve.intake.representations import ARROW, JSON, PARQUET, Format
 
@@ -208,7 +207,7 @@ def bare_app(references: Path) -> Iterator[tuple[int, str]]:
 
 def main() -> None:
     """Run the benchmark and print its tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = benchmark_parser(__doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--references", type=int, default=100_000, help="points registered")
     parser.add_argument("--rows", type=int, default=1_000, help="observations a request")
@@ -216,7 +215,6 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64, help="clients at the same time")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each under each load")
     parser.add_argument("--seconds", type=float, default=3, help="that a turn takes")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
     options = parser.parse_args()
     if shutil.which("wrk") is None:
         sys.exit("wrk is not installed: apt-get install wrk")
@@ -257,8 +255,7 @@ def main() -> None:
             figures["alone"] = alone(client, bodies[0], options.requests)
             figures["one observation"] = alone(client, body_of(1, 99, dataset), options.requests)
     _print(figures)
-    if options.json:
-        write_figures(options.json, figures)
+    write_figures(options.json, figures)
 
 
 def _print(figures: dict[str, Any]) -> None:

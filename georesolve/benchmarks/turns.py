@@ -10,7 +10,6 @@ metres, the index included: with all cores, or on one GPU with the degrees in it
         [--only WORD ...] [--json FILE] [--toy]
 """
 
-import argparse
 import os
 import random
 import statistics
@@ -25,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from georesolve.benchmarks.inputs import inputs
-from georesolve.benchmarks.machine import write_figures
+from georesolve.benchmarks.machine import benchmark_parser, write_figures
 
 _HERE = Path(__file__).resolve().parents[2]
 _CONFIDENCE = 0.95
@@ -212,7 +211,7 @@ class _Version:
 
 def main(arguments: list[str] | None = None) -> int:
     """Compare; returns 1 when a bound is exceeded."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = benchmark_parser(__doc__, toy=True)
     parser.add_argument(
         "--old", type=lambda text: Path(text).resolve(), default=_HERE,
         help="sources of the other version",
@@ -220,8 +219,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--device", choices=list(_BARS), default="cpu")
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--only", nargs="*", default=[], help="words of the names of comparisons")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--toy", action="store_true", help="sizes for a test of the benchmark")
     options = parser.parse_args(arguments)
     figures: dict[str, dict[str, float]] = {}
     failed = 0
@@ -251,8 +248,7 @@ def main(arguments: list[str] | None = None) -> int:
                 "at_most": bound,
                 "bar": most,
             }
-            if options.json:
-                write_figures(options.json, {"pairs": options.pairs, "comparisons": figures})
+            write_figures(options.json, {"pairs": options.pairs, "comparisons": figures})
             print(
                 f"{name:56}{own:10.2f} ms{other:10.2f} ms  ratio {statistics.median(ratios):5.2f}"
                 f"  at most {bound:5.2f}  {'ok' if bound <= most else f'ABOVE {most}'}",

@@ -9,7 +9,6 @@ processors, which a busy machine changes less.
         [--toy] [--observations 22] [--repeats N] [--only WORD ...] [--json FILE]
 """
 
-import argparse
 import random
 import statistics
 import time
@@ -25,7 +24,7 @@ import pyarrow as pa
 
 from georesolve import kernels
 from georesolve.benchmarks.inputs import Pair, cartesian, inputs
-from georesolve.benchmarks.machine import write_figures
+from georesolve.benchmarks.machine import benchmark_parser, write_figures
 from georesolve.kernels.distance import EARTH_RADIUS_M
 
 _MEAN = 30
@@ -187,12 +186,9 @@ def _installed(name: str) -> bool:
 
 def main(arguments: list[str] | None = None) -> None:
     """Print what all methods take on all inputs."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--toy", action="store_true", help="small inputs: does it run?")
+    parser = benchmark_parser(__doc__, repeats=3, toy=True)
     parser.add_argument("--observations", type=int, default=22, help="as a power of two")
-    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", nargs="+", default=[""], metavar="WORD", help="of methods")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
     given = parser.parse_args(arguments)
     m, n = (2**10, 2**9) if given.toy else (2**given.observations, 2**20)
     chosen = [name for name in METHODS if any(word in name for word in given.only)]
@@ -223,8 +219,7 @@ def main(arguments: list[str] | None = None) -> None:
                 f"{times[0].found} found"
             )
             figures += [{"kind": kind, "method": name} | one._asdict() for one in times]
-    if given.json:
-        write_figures(given.json, figures)
+    write_figures(given.json, figures)
 
 
 if __name__ == "__main__":

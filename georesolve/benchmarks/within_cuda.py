@@ -6,15 +6,13 @@ the final synchronisation included. Counts of a sample are compared with those o
     python -m georesolve.benchmarks.within_cuda [--toy] [--json FILE] [--repeats N]
 """
 
-import argparse
-from pathlib import Path
 from typing import Any
 
 import cupy as cp
 
 from georesolve.benchmarks.inputs import inputs
 from georesolve.benchmarks.kernels_cuda import time_ms
-from georesolve.benchmarks.machine import write_figures
+from georesolve.benchmarks.machine import benchmark_parser, write_figures
 from georesolve.benchmarks.within import distance_for
 from georesolve.kernels import build_index, count_within, nearest, within
 
@@ -61,10 +59,7 @@ def measure(kind: str, log_m: int, log_n: int, mean: int, repeats: int) -> dict[
 
 def main() -> None:
     """Measure, write the JSON, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--toy", action="store_true", help="sizes for a test of the benchmark")
-    parser.add_argument("--json", type=Path, help="file for the figures")
-    parser.add_argument("--repeats", type=int, default=9)
+    parser = benchmark_parser(__doc__, repeats=9, toy=True)
     given = parser.parse_args()
     rows = []
     print("ms, medians".ljust(28), *(f"{s:>10}" for s in ("nearest", "counts", "pairs")), "found")
@@ -76,8 +71,7 @@ def main() -> None:
         name = f"{kind} 2^{sizes[0]} x 2^{sizes[1]}, {sizes[2]} each".ljust(28)
         times = (f"{row[s]['median']:10.3f}" for s in ("nearest", "counts", "pairs"))
         print(name, *times, row["found"], f"wrong {row['wrong']}/{_SAMPLE}")
-    if given.json:
-        write_figures(given.json, rows)
+    write_figures(given.json, rows)
 
 
 if __name__ == "__main__":

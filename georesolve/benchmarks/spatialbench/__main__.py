@@ -11,7 +11,6 @@ compiled code are loaded, by the clock and in seconds of its processors, which o
 the machine lengthen less. All write zstd of level 1. `--sedonadb` is a Python that has sedonadb.
 """
 
-import argparse
 import random
 import statistics
 import subprocess
@@ -22,7 +21,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from georesolve.benchmarks.machine import write_figures
+from georesolve.benchmarks.machine import benchmark_parser, write_figures
 
 HERE = Path(__file__).resolve().parent
 TWICE = """
@@ -37,12 +36,10 @@ WAYS = {"q8": ["georesolve", "sedonadb", "geopandas"], "q12": ["georesolve", "se
 
 def main() -> None:
     """Run all ways in turns, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = benchmark_parser(__doc__, repeats=3)
     parser.add_argument("folder", type=Path, help="where trip.parquet and building.parquet are")
     parser.add_argument("--sedonadb", help="a Python that has sedonadb; without it it is left out")
-    parser.add_argument("--repeats", type=int, default=3, help="turns of each way")
     parser.add_argument("--questions", nargs="+", choices=list(WAYS), default=list(WAYS))
-    parser.add_argument("--json", type=Path, help="where the figures go")
     given = parser.parse_args()
     pythons = {"georesolve": sys.executable, "geopandas": sys.executable}
     pythons |= {"sedonadb": given.sedonadb} if given.sedonadb else {}
@@ -67,8 +64,7 @@ def main() -> None:
     for (question, way), of in figures.items():
         spread = " | ".join(_spread(of[kind]) for kind in ("seconds", "processor_seconds"))
         print(f"| {question} | {way} | {of['rows']} | {spread} |")
-    if given.json:
-        write_figures(given.json, {" ".join(way): of for way, of in figures.items()})
+    write_figures(given.json, {" ".join(way): of for way, of in figures.items()})
 
 
 def _spread(seconds: list[float]) -> str:
