@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from georesolve.intake.columns import Reading, Role
 from georesolve.intake.errors import InvalidInput
 from georesolve.intake.points import Points
 from georesolve.kernels.query import is_valid
+from georesolve.options import Options
 from georesolve.searches import Search
 from georesolve.workers.frames import backend_on
 from georesolve.workers.gpus import DeviceChoice, choose_device
@@ -96,8 +97,7 @@ def sjoin_nearest(
         raise ValueError(
             f"max_distance must be greater than 0, a number of metres, got {max_distance!r}"
         )
-    if not 1 <= k <= kernels.MAX_K:
-        raise ValueError(f"k must be 1 to {kernels.MAX_K}, got {k!r}")
+    Options(k=k)
     left, right = _sets(left_df, right_df, how, "sjoin_nearest", earth)
     with compiling():
         if how == "right":
@@ -187,10 +187,7 @@ def _sets(
             raise ValueError(f"{name!r} should be GeoDataFrame, got {type(frame)}")
     if how not in _HOWS:
         raise ValueError(f'`how` was "{how}" but is expected to be in {_HOWS}')
-    if earth not in get_args(kernels.Earth):
-        raise ValueError(
-            f"earth must be one of {', '.join(get_args(kernels.Earth))}, got {earth!r}"
-        )
+    Options(earth=earth)
     references = _points(right_df, "references", takes_shapes=True)
     if earth != "sphere" and references.shapes is not None:
         raise ValueError(

@@ -13,12 +13,11 @@ import pyarrow as pa
 
 from georesolve.elsewhere import Elsewhere, files_below, is_address
 from georesolve.intake.canonical import opened, refusal_of
-from georesolve.intake.columns import ID_NAMES, LATITUDE_NAMES, LONGITUDE_NAMES, Reading, Role
+from georesolve.intake.columns import MEANT, Reading, Role
 from georesolve.intake.errors import InvalidInput, InvalidOption, Refused
 from georesolve.intake.hrefs import fixed_part, is_whole, partition_of, value_of
 from georesolve.intake.points import Bounds
 from georesolve.intake.sources import Source, Table, format_of
-from georesolve.workers.sources import repeated
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, a folder, a glob, or several of these, here or at an address."""
@@ -118,6 +117,7 @@ def _chained(
     values = [_columns_named(one.below, reading) for one in files]
     names = dict.fromkeys(name for one in values for name in one)
     whole = {name: all(is_whole(one.get(name)) for one in values) for name in names}
+    types = {name: pa.int64() if are_whole else pa.string() for name, are_whole in whole.items()}
 
     def open_next(number: int) -> tuple[Source, Table]:
         # One file is called as the service calls it.
@@ -128,7 +128,8 @@ def _chained(
         source = Source(path, format, reading, name, unpacked=packed_to, side_by_side=True)
         with _blaming(source):
             own = {one: value_of(values[number].get(one), whole[one]) for one in whole}
-            return source, _with_columns(opened(source, UNBOUNDED), own, whole)
+            scalars = {one: pa.scalar(value, types[one]) for one, value in own.items()}
+            return source, _with_columns(opened(source, UNBOUNDED), scalars)
 
     source, first = open_next(0)
 
@@ -155,11 +156,9 @@ def _chained(
 
 def _columns_named(path: str, reading: Reading) -> dict[str, str | None]:
     """What the folders of a path are named by; of coordinates and ids only what a user names."""
-    groups = (*LATITUDE_NAMES, *LONGITUDE_NAMES, *ID_NAMES)
-    meant = {name for names in groups for name in names}
     own = {reading.lat, reading.lon, reading.id}
     found = partition_of(path).items()
-    return {name: value for name, value in found if name in own or name.lower() not in meant}
+    return {name: value for name, value in found if name in own or name.lower() not in MEANT}
 
 
 def _fetched(files: Sequence[File], folder: Path) -> Generator[Path]:
@@ -190,23 +189,19 @@ def _fetched(files: Sequence[File], folder: Path) -> Generator[Path]:
             is_over.set()
 
 
-def _with_columns(
-    table: Table, values: Mapping[str, str | int | None], whole: Mapping[str, bool]
-) -> Table:
+def _with_columns(table: Table, values: Mapping[str, pa.Scalar]) -> Table:
     """A table with columns that have one value each, but those that it has itself."""
     added = {name: one for name, one in values.items() if name not in table.schema.names}
-    if not added:
-        return table
     schema = table.schema
     for name, value in added.items():
-        schema = schema.append(pa.field(name, repeated(value, whole[name], 0).type))
+        schema = schema.append(pa.field(name, value.type))
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in table.batches:
-            columns = (repeated(one, whole[name], batch.num_rows) for name, one in added.items())
+            columns = (pa.repeat(value, batch.num_rows) for value in added.values())
             yield pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=schema)
 
-    return table._replace(schema=schema, batches=batches())
+    return table._replace(schema=schema, batches=batches()) if added else table
 
 
 @contextmanager

@@ -28,6 +28,8 @@ LONGITUDE_NAMES = (
 )
 """Those of a later group count where there is none of an earlier one."""
 ID_NAMES = (("id",),)
+MEANT = frozenset(chain(*LATITUDE_NAMES, *LONGITUDE_NAMES, *ID_NAMES))
+"""What may be taken for coordinates or an id."""
 NAMED = ("lat", "lon", "geometry", "id", "layer", "crs")
 """What may be said of one of two tables alone."""
 
@@ -81,8 +83,7 @@ def needed_columns(names: list[str], given: Reading, geometry: str | None) -> li
     # Parquet takes a dot for a path.
     if given.kept is None or not wanted <= {*names} or any("." in name for name in names):
         return None
-    meant = {*chain(*LATITUDE_NAMES, *LONGITUDE_NAMES, *ID_NAMES)}
-    return [name for name in names if name in wanted or name.lower() in meant]
+    return [name for name in names if name in wanted or name.lower() in MEANT]
 
 
 class Columns(NamedTuple):

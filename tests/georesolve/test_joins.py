@@ -88,7 +88,7 @@ def test_indexes_keep_their_names_and_levels():
         (lambda left: left, {"lsuffix": "", "rsuffix": ""}, "columns overlap but no suffix"),
         (lambda left: left, {"max_distance": 0}, "max_distance must be greater than 0"),
         (lambda left: left, {"max_distance": "50km"}, "a number of metres, got '50km'"),
-        (lambda left: left, {"k": 65}, "k must be 1 to 64"),
+        (lambda left: left, {"k": 65}, "k must be a whole number from 1 to 64"),
         (lambda left: left.set_geometry(left.buffer(1)), {}, "row 0 holds a Polygon, not a point"),
     ],
 )
