@@ -131,9 +131,11 @@ class _Arrays(Given):
         if isinstance(columns, tuple):
             columns = dict(zip(("lat", "lon"), columns, strict=True))
             reading = reading._replace(lat="lat", lon="lon", id=None, geometry=None)
+        elif isinstance(columns, list):
+            columns = tables.columns_of(columns)
         return _as_table(tables.as_table(columns, self._role)), reading, None
 
-    def _give_back(self, matches: pa.Table) -> dict[str, np.ndarray]:
+    def _give_back(self, matches: pa.Table) -> Any:
         columns: dict[str, np.ndarray] = {}
         for name, column in zip(matches.column_names, matches.columns, strict=True):
             if pa.types.is_dictionary(column.type):
@@ -146,16 +148,11 @@ class _Arrays(Given):
         return columns
 
 
-class _Records(Given):
+class _Records(_Arrays):
     """A list of dicts, one a row."""
 
-    def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
-        columns = tables.columns_of(self._given)
-        return _as_table(tables.as_table(columns, self._role)), reading, None
-
-    def _give_back(self, matches: pa.Table) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = matches.to_pylist()
-        return rows
+    def _give_back(self, matches: pa.Table) -> Any:
+        return matches.to_pylist()
 
 
 class _Files(Given):

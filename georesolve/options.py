@@ -6,7 +6,7 @@ what an option means stands beside it, here or in `MatchOptions`.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from numbers import Integral, Real
 from types import NoneType
 from typing import (
@@ -55,10 +55,18 @@ def _option(default: Any, words: str) -> Any:
     return field(default=default, metadata=about(words))
 
 
+def fields_of(options: type[Any]) -> list[Field[Any]]:
+    """The options of a class, first those that it has alone."""
+    shared = {one.name for one in fields(_Shared)}
+    return sorted(fields(options), key=lambda one: one.name in shared)
+
+
 def _described(options: type[T]) -> type[T]:
     """Options whose class tells the few values that some may have, and what all of them mean."""
     told = (
-        f"{one.name}\n    {one.metadata['description']}" for one in fields(options) if one.metadata
+        f"{one.name}\n    {one.metadata['description']}"
+        for one in fields_of(options)
+        if one.metadata
     )
     options.__doc__ = "\n".join([f"{options.__doc__}\n\nParameters\n----------", *told])
     values: dict[str, tuple[Any, ...]] = {}

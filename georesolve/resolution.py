@@ -4,7 +4,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from inspect import Parameter, signature
 from numbers import Integral
 from pathlib import Path
@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 
 from georesolve.compilation import compiling
 from georesolve.frames import given
-from georesolve.intake.columns import PREFIXES
+from georesolve.intake.columns import NAMED, PREFIXES
 from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.intake.plausibility import check_match, looks_swapped
 from georesolve.intake.points import Points, write_points, write_shapes
 from georesolve.kernels import Earth
-from georesolve.options import Options, WithinOptions
+from georesolve.options import Options, WithinOptions, fields_of
 from georesolve.partitions import is_collection, matched_later
 from georesolve.searches import Progress, Search
 from georesolve.workers.files import complete
@@ -39,7 +39,7 @@ def _taking(options: type[Options | WithinOptions]) -> Callable[[F], F]:
         *first, _ = own.parameters.values()
         more = [
             Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default)
-            for one in fields(options)
+            for one in fields_of(options)
             if one.name not in own.parameters
         ]
         vars(function)["__signature__"] = own.replace(parameters=[*first, *more])
@@ -102,11 +102,11 @@ def nearest(
     progress
         Called with the number of observations that are resolved, and of all.
     **options
-        Further ones, see `georesolve.options.Options`: `by`, `time` and `max_time`,
-        `time_direction`, `allow_exact`, `rank_by` for matches by group and in time;
-        `observation_columns`, `algorithm`, `lat`, `lon`, `geometry`, `id`, `layer`, `crs` (each
-        also for one table alone, as in `observation_lat`), `on_invalid`, `coordinates`, `edges`,
-        `densify_m`.
+        Further ones, see `georesolve.options.Options`; None leaves any at its default: `by`,
+        `time` and `max_time`, `time_direction`, `allow_exact`, `rank_by` for matches by group and
+        in time; `observation_columns`, `algorithm`, `lat`, `lon`, `geometry`, `id`, `layer`, `crs`
+        (each also for one table alone, as in `observation_lat`), `on_invalid`, `coordinates`,
+        `edges`, `densify_m`.
 
     Returns
     -------
@@ -345,6 +345,10 @@ class Index:
         device: DeviceChoice = "auto",
         **reading: Any,
     ) -> None:
+        known = *NAMED, *_OF_BOTH_TABLES
+        for name in reading:
+            if name not in known:
+                raise TypeError(f"an Index has no option {name!r}: there are {', '.join(known)}")
         own = {
             name if name in _OF_BOTH_TABLES else PREFIXES["references"] + name: one
             for name, one in reading.items()

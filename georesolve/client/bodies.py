@@ -177,19 +177,10 @@ def _stream(data: Any, name: str) -> "pa.RecordBatchReader":
         elif isinstance(data, dict):
             data = as_table(data, name)
         elif "pandas.DataFrame" in kinds_of(data):
-            # As a frame it takes three times as long, for what its index and its types may be.
-            columns = [*data.items()]
-            kinds = {getattr(values.dtype, "kind", "") for _, values in columns}
-            named = {str(column): values for column, values in columns}
-            is_plain = kinds <= {*"fiu"} and len(named) == len(columns)
-            if is_plain and type(data.index).__name__ == "RangeIndex":
-                arrays = {column: values.to_numpy() for column, values in named.items()}
-                return as_table(arrays, name).to_reader()
-            for column, values in columns:
-                if str(values.dtype).startswith(("object", "complex")):
-                    as_column(values, str(column))
-            # An index is no column of the set, as in this process.
-            data = data.reset_index(drop=True)
+            # As in this process: its index is no column, and as a frame it takes three times as
+            # long, for what its index and its types may be.
+            columns = [as_column(values, str(column)) for column, values in data.items()]
+            data = pa.Table.from_arrays(columns, [*map(str, data.columns)])
     except NoColumn as error:
         raise ValueError(f"{name}: {error}") from None
     try:

@@ -20,7 +20,7 @@ from georesolve.intake.columns import EVERY, PREFIXES, Reading, Role
 from georesolve.intake.errors import InvalidInput, InvalidOption, Refused, UnsupportedFormat
 from georesolve.intake.representations import FORMATS
 from georesolve.intake.sources import format_of
-from georesolve.options import Options, WithinOptions
+from georesolve.options import Options, WithinOptions, fields_of
 from georesolve.paths import files_at, refuse_as_target
 from georesolve.progress import progress_bar
 from georesolve.workers.gpus import NoGpuError
@@ -117,8 +117,7 @@ def _add(parser: argparse.ArgumentParser, options: type[Options | WithinOptions]
         "For one of the two, --observation-lat, --reference-id and so on name its columns, its "
         "layer or its CRS.",
     )
-    shared = {one.name for one in fields(Options)} & {one.name for one in fields(WithinOptions)}
-    for one in sorted(fields(options), key=lambda one: one.name in shared):
+    for one in fields_of(options):
         is_of_one = one.name.startswith((*PREFIXES.values(),)) and one.name != "observation_columns"
         words = argparse.SUPPRESS if is_of_one else one.metadata["description"]
         is_read = one.name in _READ or one.name.partition("_")[2] in _READ
