@@ -6,6 +6,10 @@ from collections.abc import Sequence
 
 from georesolve import __version__
 
+_ON_FILES = {
+    "nearest": "resolve files on this machine: the nearest reference of every observation",
+    "within": "resolve files on this machine: all references within a distance",
+}
 _ELSEWHERE = {
     "serve": "run the service",
     "keys": "make, list, rotate and revoke API keys of a service",
@@ -20,7 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not arguments or arguments[0] not in _ELSEWHERE:
-        given = parser().parse_args(arguments)
+        # The options of commands load numba, which --help and --version do without. What begins
+        # so is --print-completion.
+        is_needed = any(one in _ON_FILES or one.startswith("--p") for one in arguments)
+        given = parser(with_options=is_needed).parse_args(arguments)
         exit_code: int = given.run(given)
         return exit_code
     try:
@@ -38,12 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 3
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(*, with_options: bool = True) -> argparse.ArgumentParser:
     """The parser of the command line, which also makes the completion of shells."""
     import shtab
-
-    # A service, which has commands of its own, loads none of it.
-    from georesolve.commands import files
 
     whole = argparse.ArgumentParser(
         prog="georesolve",
@@ -54,7 +58,10 @@ def parser() -> argparse.ArgumentParser:
     whole.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     shtab.add_argument_to(whole, "--print-completion", help="of bash, zsh or tcsh, to be sourced")
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
-    files.add_to(commands)
-    for name, does in _ELSEWHERE.items():
+    for name, does in (_ON_FILES | _ELSEWHERE).items():
         commands.add_parser(name, help=does)
+    if with_options:
+        from georesolve.commands import files
+
+        files.add_to(commands.choices)
     return whole

@@ -65,35 +65,27 @@ METRES = {"m": 1.0, "km": 1000.0, "mi": 1609.344, "nmi": 1852.0, "ft": 0.3048, "
 _DISTANCE = re.compile(r"\s*([0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([a-z]*)\s*")
 
 
-def add_to(commands: Any) -> None:
-    """Add both commands to the parser of the command line."""
-    does = "resolve files on this machine: "
-    _add(
-        commands.add_parser(
-            "nearest",
-            help=f"{does}the nearest reference of every observation",
-            description="Write the nearest reference of every observation to a file: exact, in "
-            "metres, on a sphere or on the ellipsoid.",
-            epilog=_NEAREST + _EXIT_CODES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        ),
-        Options,
+def add_to(commands: Mapping[str, argparse.ArgumentParser]) -> None:
+    """Add to the parsers of both commands what they take."""
+    nearest, within = commands["nearest"], commands["within"]
+    nearest.description = (
+        "Write the nearest reference of every observation to a file: exact, in metres, on a sphere "
+        "or on the ellipsoid."
     )
-    _add(
-        commands.add_parser(
-            "within",
-            help=f"{does}all references within a distance",
-            description="Write all references within a distance of every observation to a file, or "
-            "how many there are: exact, in metres.",
-            epilog=_WITHIN + _EXIT_CODES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        ),
-        WithinOptions,
+    within.description = (
+        "Write all references within a distance of every observation to a file, or how many there "
+        "are: exact, in metres."
     )
+    _add(nearest, Options, _NEAREST)
+    _add(within, WithinOptions, _WITHIN)
 
 
-def _add(parser: argparse.ArgumentParser, options: type[Options | WithinOptions]) -> None:
+def _add(
+    parser: argparse.ArgumentParser, options: type[Options | WithinOptions], examples: str
+) -> None:
     """Add what a command takes; its options are those of Python, with the words of these."""
+    parser.epilog = examples + _EXIT_CODES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.set_defaults(run=run, parser=parser, options=options)
     add = parser.add_argument
     add("observations", nargs="+", metavar="OBSERVATIONS", help=_FILES)

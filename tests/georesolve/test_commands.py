@@ -356,6 +356,20 @@ def test_every_command_of_the_service_is_one_of_georesolve():
     assert [name for name in names if not re.search(f"^    {name} ", whole, re.MULTILINE)] == []
 
 
+@pytest.mark.parametrize("asked", [[], ["--help"], ["--version"]])
+def test_what_is_said_of_all_commands_loads_no_numba(asked):
+    script = (
+        f"import sys; sys.modules['numba'] = None; sys.argv = ['georesolve', *{asked}]\n"
+        "from georesolve.__main__ import main; sys.exit(main())"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == (0 if asked else 2)
+    whole = {"--help": commands.parser().format_help(), "--version": georesolve.__version__}
+    assert whole.get("".join(asked), "COMMAND") in (ran.stdout or ran.stderr)
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_shells_complete_commands_and_flags(capsys, shell):
     with pytest.raises(SystemExit) as caught:
