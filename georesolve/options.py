@@ -1,12 +1,14 @@
 """How observations are matched, and how both tables are read: the options of the service.
 
 This is the one list of them: calls, the command line, clients and checks follow its fields, and
-what an option means stands beside it, here or in `MatchOptions`.
+what an option means stands beside it, here or in `MatchOptions`. Editors and type checkers see in
+calls what is typed as keywords, which are the same.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
+from datetime import timedelta
 from numbers import Integral, Real
 from types import NoneType
 from typing import (
@@ -14,6 +16,7 @@ from typing import (
     ClassVar,
     Literal,
     Self,
+    TypedDict,
     TypeVar,
     Union,
     get_args,
@@ -36,6 +39,7 @@ from georesolve.workers.jobs import (
     MatchOptions,
     Question,
     RankBy,
+    SummaryBy,
     about,
 )
 from georesolve.workers.summaries import KINDS
@@ -78,6 +82,77 @@ def _described(options: type[T]) -> type[T]:
             values[name] = tuple(one for kind in kinds for one in get_args(kind) or (None,))
     options.values = values
     return options
+
+
+class ReadingKeywords(TypedDict, total=False):
+    """How a table is read; None leaves an option of a call at its default."""
+
+    lat: str | None
+    lon: str | None
+    geometry: str | None
+    id: str | None
+    layer: str | None
+    crs: str | None
+    on_invalid: OnInvalid | None
+    coordinates: Trust | None
+    edges: Edges | None
+    densify_m: float | None
+
+
+class _SharedKeywords(ReadingKeywords, total=False):
+    exclude_self: bool | None
+    near: bool | None
+    earth: Earth | None
+    algorithm: Algorithm | None
+    how: How | None
+    columns: Sequence[str] | Literal["*"] | None
+    observation_columns: Sequence[str] | Literal["*"] | None
+    observation_lat: str | None
+    observation_lon: str | None
+    observation_geometry: str | None
+    observation_id: str | None
+    observation_layer: str | None
+    observation_crs: str | None
+    reference_lat: str | None
+    reference_lon: str | None
+    reference_geometry: str | None
+    reference_id: str | None
+    reference_layer: str | None
+    reference_crs: str | None
+    summary: Mapping[str, Any] | None
+    by: str | Sequence[str] | None
+    observation_by: str | Sequence[str] | None
+    reference_by: str | Sequence[str] | None
+    time: str | None
+    observation_time: str | None
+    reference_time: str | None
+    max_time: str | float | timedelta | np.timedelta64 | None
+    time_direction: Direction | None
+    allow_exact: bool | None
+
+
+class NearestKeywords(_SharedKeywords, total=False):
+    """The fields of `Options`, as calls take them."""
+
+    k: int | None
+    max_distance_m: float | None
+    rank_by: RankBy | None
+
+
+class WithinKeywords(_SharedKeywords, total=False):
+    """Those of `WithinOptions`, but for the distance."""
+
+    once: bool | None
+    summary_by: SummaryBy | None
+
+
+class JobKeywords(NearestKeywords, WithinKeywords, total=False):
+    """Either question to a service, which may write the result where `output` says."""
+
+    question: Question
+    distance_m: float | str
+    output: str | None
+    name: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,7 +416,7 @@ class WithinOptions(_Shared):
     distance_m: float | str = field(metadata=_MATCH["distance_m"].metadata)
     how: How = field(default="inner", metadata=_MATCH["how"].metadata)
     once: bool = _of_match("once")
-    summary_by: Literal["observation", "reference"] = _of_match("summary_by")
+    summary_by: SummaryBy = _of_match("summary_by")
 
     question = "within"
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from inspect import Parameter, signature
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +20,14 @@ from georesolve.intake.errors import InvalidInput, InvalidOption
 from georesolve.intake.plausibility import check_match, looks_swapped
 from georesolve.intake.points import Points, write_points, write_shapes
 from georesolve.kernels import Earth
-from georesolve.options import Options, WithinOptions, fields_of
+from georesolve.options import (
+    NearestKeywords,
+    Options,
+    ReadingKeywords,
+    WithinKeywords,
+    WithinOptions,
+    fields_of,
+)
 from georesolve.partitions import is_collection, matched_later
 from georesolve.searches import Progress, Search
 from georesolve.workers.files import complete
@@ -32,15 +39,16 @@ _OF_BOTH_TABLES = ("on_invalid", "coordinates", "edges", "densify_m")
 
 
 def _taking(options: type[Options | WithinOptions]) -> Callable[[F], F]:
-    """Show these options in the signature of a function, for notebooks and `help`."""
+    """Show the keywords of a function in its signature, with the defaults of these options."""
 
     def shown(function: F) -> F:
         own = signature(function)
-        *first, _ = own.parameters.values()
+        *first, last = own.parameters.values()
+        [keywords] = get_args(last.annotation)
         more = [
             Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default)
             for one in fields_of(options)
-            if one.name not in own.parameters
+            if one.name in keywords.__annotations__
         ]
         vars(function)["__signature__"] = own.replace(parameters=[*first, *more])
         return function
@@ -56,7 +64,7 @@ def nearest(
     first_row: int | None = None,
     device: DeviceChoice = "auto",
     progress: Progress | None = None,
-    **options: Any,
+    **options: Unpack[NearestKeywords],
 ) -> Any:
     """Find the nearest reference of every observation, exactly, on the globe.
 
@@ -157,7 +165,7 @@ def within(
     first_row: int | None = None,
     device: DeviceChoice = "auto",
     progress: Progress | None = None,
-    **options: Any,
+    **options: Unpack[WithinKeywords],
 ) -> Any:
     """Find all references within a distance of every observation, exactly, on the globe.
 
@@ -335,6 +343,7 @@ class Index:
         When it is not a table of points in degrees.
     """
 
+    @_taking(Options)
     def __init__(
         self,
         references: Any,
@@ -343,7 +352,7 @@ class Index:
         by: str | Sequence[str] | None = None,
         time: str | None = None,
         device: DeviceChoice = "auto",
-        **reading: Any,
+        **reading: Unpack[ReadingKeywords],
     ) -> None:
         known = *NAMED, *_OF_BOTH_TABLES
         for name in reading:
@@ -351,7 +360,7 @@ class Index:
                 raise TypeError(f"an Index has no option {name!r}: there are {', '.join(known)}")
         own = {
             name if name in _OF_BOTH_TABLES else PREFIXES["references"] + name: one
-            for name, one in reading.items()
+            for name, one in _said(reading).items()
         }
         options = Options.of(**own, earth=earth, reference_by=by, observation_by=by)
         points = given(references, "references").points(options.reading("references"), None)
@@ -371,13 +380,42 @@ class Index:
         """Names of the columns that a result can carry."""
         return tuple(self.search.references.kept.column_names)
 
-    def nearest(self, observations: Any, **options: Any) -> Any:
+    @_taking(Options)
+    def nearest(
+        self,
+        observations: Any,
+        *,
+        first_row: int | None = None,
+        device: DeviceChoice = "auto",
+        progress: Progress | None = None,
+        **options: Unpack[NearestKeywords],
+    ) -> Any:
         """Find the nearest reference of every observation: see `georesolve.nearest`."""
-        return nearest(observations, self, **options)
+        return nearest(
+            observations, self, first_row=first_row, device=device, progress=progress, **options
+        )
 
-    def within(self, observations: Any, distance_m: float | str, **options: Any) -> Any:
+    @_taking(WithinOptions)
+    def within(
+        self,
+        observations: Any,
+        distance_m: float | str,
+        *,
+        first_row: int | None = None,
+        device: DeviceChoice = "auto",
+        progress: Progress | None = None,
+        **options: Unpack[WithinKeywords],
+    ) -> Any:
         """Find all references within a distance of every observation: see `georesolve.within`."""
-        return within(observations, self, distance_m, **options)
+        return within(
+            observations,
+            self,
+            distance_m,
+            first_row=first_row,
+            device=device,
+            progress=progress,
+            **options,
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the references to a file, as Parquet that any program reads.

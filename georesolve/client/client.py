@@ -8,7 +8,7 @@ from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 from uuid import uuid4
 
 import httpx
@@ -22,6 +22,9 @@ from georesolve.progress import progress_bar
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    # They stand beside what needs numba, and a client does without.
+    from georesolve.options import JobKeywords, NearestKeywords, ReadingKeywords, WithinKeywords
 
 _LITTLE_BYTES = 4 << 20
 """So much is sent and answered in one request, without a job where the service takes it so."""
@@ -132,7 +135,9 @@ class AsyncClient:
         """Close the connections."""
         await self._exchange.wire.close()
 
-    async def register(self, /, data: Any, *, name: str | None = None, **columns: Any) -> Dataset:
+    async def register(
+        self, data: Any, *, name: str | None = None, **columns: "Unpack[ReadingKeywords]"
+    ) -> Dataset:
         """Register a point set at the service, to resolve with it often.
 
         The same content is registered once: the second time gives the same dataset.
@@ -186,7 +191,9 @@ class AsyncClient:
         response = await self._exchange.ask("PATCH", path, body=body)
         return Dataset.of(response.json())
 
-    async def nearest(self, /, observations: Any, references: Any, **options: Any) -> Any:
+    async def nearest(
+        self, observations: Any, references: Any, **options: "Unpack[NearestKeywords]"
+    ) -> Any:
         """Find the nearest references of every observation.
 
         Little is answered at once, a small table against a registered set in milliseconds. For much
@@ -238,15 +245,19 @@ class AsyncClient:
         return await self._exchange.wire.work(like, matches, observations)
 
     async def within(
-        self, /, observations: Any, references: Any, distance_m: float | str, **options: Any
+        self,
+        observations: Any,
+        references: Any,
+        distance_m: float | str,
+        **options: "Unpack[WithinKeywords]",
     ) -> Any:
         """Find all references within a distance of every observation, or a summary of them.
 
         Parameters are those of `georesolve.within`; sets, what is returned and what is raised are
         as for `nearest`.
         """
-        options |= {"question": "within", "distance_m": distance_m}
-        return await self.nearest(observations, references, **options)
+        asked: Any = {**options, "question": "within", "distance_m": distance_m}
+        return await self.nearest(observations, references, **asked)
 
     async def _looked_up(
         self, observations: Any, references: Any, options: Mapping[str, Any]
@@ -284,7 +295,9 @@ class AsyncClient:
             raise
         return pa.ipc.open_stream(response.content).read_all()
 
-    async def submit(self, observations: Any, references: Any, **options: Any) -> AsyncJob:
+    async def submit(
+        self, observations: Any, references: Any, **options: "Unpack[JobKeywords]"
+    ) -> AsyncJob:
         """Have the service make a job of it: see `Client.submit`."""
         async with self._form(observations, references) as (body, _):
             return await self._accepted(body, options)
@@ -452,7 +465,7 @@ class Client:
     nearest = blocking(AsyncClient.nearest)
     within = blocking(AsyncClient.within)
 
-    def submit(self, observations: Any, references: Any, **options: Any) -> Job:
+    def submit(self, observations: Any, references: Any, **options: "Unpack[JobKeywords]") -> Job:
         """Have the service find the nearest references of every observation, as a job.
 
         Parameters and what is raised are those of `nearest`; the job and its result stay until they

@@ -21,6 +21,7 @@ How = Literal["left", "inner"]
 Question = Literal["nearest", "within"]
 Direction = Literal["nearest", "backward", "forward"]
 RankBy = Literal["distance", "time"]
+SummaryBy = Literal["observation", "reference"]
 
 
 class CarriedTooLong(ValueError):
@@ -103,7 +104,7 @@ class MatchOptions:
             "columns of them; a JSON object"
         ),
     )
-    summary_by: Literal["observation", "reference"] = field(
+    summary_by: SummaryBy = field(
         default="observation",
         metadata=about("reference: a row a reference, of its observations", of="within"),
     )

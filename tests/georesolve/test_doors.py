@@ -7,7 +7,7 @@ import json
 import re
 from dataclasses import fields
 from fractions import Fraction
-from typing import get_args
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,14 @@ import georesolve
 from georesolve import commands, files
 from georesolve.intake.errors import InvalidOption
 from georesolve.kernels.coordinates_cpu import unit_vectors
-from georesolve.options import FILTERS, Options, WithinOptions
+from georesolve.options import (
+    FILTERS,
+    JobKeywords,
+    NearestKeywords,
+    Options,
+    WithinKeywords,
+    WithinOptions,
+)
 from georesolve.workers.jobs import QUESTION_OF, MatchOptions, Question
 from georesolve.workers.matches import NEAR
 from tests import oracle
@@ -71,6 +78,21 @@ def test_every_door_has_every_option_of_a_match(question):
     line = [question, "a.csv", "b.csv", "-o", "c.csv", *(["-d", "1km"] * (question == "within"))]
     given = commands.parser().parse_args(line)
     assert {one.name for one in fields(in_python)} <= vars(given).keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "keywords"), [(Options, NearestKeywords), (WithinOptions, WithinKeywords)]
+)
+def test_type_checkers_know_every_option(options, keywords):
+    """Names and types are those of the fields, where these do not take whatever can be read."""
+    checked, typed = get_type_hints(options), get_type_hints(keywords)
+    names = {one.name for one in fields(options)}
+    assert names <= get_type_hints(JobKeywords).keys()
+    # The distance is an argument of its own.
+    assert typed.keys() == names - {"distance_m"}
+    plain = [one for one in typed if checked[one] is not Any and not one.endswith("columns")]
+    assert len(plain) > 30
+    assert {one: typed[one] for one in plain} == {one: checked[one] | None for one in plain}
 
 
 def test_what_is_left_unsaid_is_the_same_by_every_door():
