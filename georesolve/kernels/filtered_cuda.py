@@ -36,23 +36,22 @@ from georesolve.kernels.boxes_cuda import (
     slack_around,
 )
 from georesolve.kernels.coordinates_cuda import unit_vectors
-from georesolve.kernels.descent_cuda import FromOrigin, next_leaf
+from georesolve.kernels.descent_cuda import FromOrigin, gap_to, next_leaf
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.filters import FilteredIndex, Filters
 from georesolve.kernels.filters_cuda import (
+    EARLIEST,
     EVERYTHING,
     LATEST,
+    Asked,
     Filtering,
     InPart,
-    InTime,
     OfGroup,
     asked_by,
-    is_wanted,
+    group_of,
+    is_of,
     matches,
-    may_match,
-    narrowed,
     sieved,
-    wanted_by,
 )
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.launch_cuda import blocks_for, launch, stride
@@ -61,7 +60,7 @@ from georesolve.kernels.query import MAX_K, Degrees, Found, Pairs, Query, Within
 from georesolve.kernels.sizes_cuda import WARP, level_sizes
 from georesolve.kernels.tree_cuda import SAMPLE
 from georesolve.kernels.walk_cuda import launch_walk
-from georesolve.kernels.warp_cuda import ballot, first_lane, without_first
+from georesolve.kernels.warp_cuda import ballot, first_lane, implements, without_first
 from georesolve.kernels.ways import walk
 from georesolve.kernels.within_cuda import count_seen, pairs_seen
 
@@ -134,14 +133,44 @@ def _apart(time, other):  # type: ignore[no-untyped-def]
     return int64(min(apart, uint64(LATEST)))
 
 
+class InSpan(NamedTuple):
+    """A view to which boxes without a time from the least to the greatest are beyond all."""
+
+    view: Any
+    spans: Any
+    least: int
+    greatest: int
+
+
+@implements(gap_to, InSpan)
+def _(view, points, boxes, i, box, level):  # type: ignore[no-untyped-def]
+    gap = gap_to(view.view, points, boxes, i, box, level)
+    if view.greatest < view.spans[0, i] or view.spans[1, i] < view.least:
+        gap = int32(NEVER)
+    return gap
+
+
+@cuda.jit(device=True, forceinline=True)
+def _narrowed(asked, time, apart):  # type: ignore[no-untyped-def]
+    """What is asked for, if it is no farther apart from a time than another time."""
+    least, greatest = asked.least, asked.greatest
+    # Saturated: time apart may be all that 64 bits hold, and is then not narrowed.
+    is_told = apart < int64(LATEST)
+    if is_told and time >= int64(EARLIEST) + apart:
+        least = max(least, int64(time - apart))
+    if is_told and time <= int64(LATEST) - apart:
+        greatest = min(greatest, int64(time + apart))
+    return Asked(asked.group, least, greatest, asked.left_out)
+
+
 @cache
 def rank(by_time: bool) -> Any:
     """The kernel that finds what is first by distance, or by time apart and then by distance."""
 
     @cuda.jit(cache=True)
     def rank_references(  # type: ignore[no-untyped-def]
-        points, boxes, starts, box, observations, rows, time, brute, k, exclude_self, first_row,
-        reference, chord2_of, filters,
+        points, boxes, starts, box, spans, observations, rows, time, brute,
+        k, exclude_self, first_row, reference, chord2_of, filters,
     ):  # fmt: skip
         """Find the first k references of each observation, a warp an observation.
 
@@ -159,8 +188,8 @@ def rank(by_time: bool) -> Any:
             return
         own = rows[position]
         asked = asked_by(filters, own)
-        wanted = wanted_by(filters, asked, uint32(0))
-        if not may_match(filters, asked):
+        group = group_of(filters, asked)
+        if group < 0:
             return
         aparts, chords, found = all_aparts[warp], all_chords[warp], all_rows[warp]
         for half in range(2):
@@ -191,8 +220,11 @@ def rank(by_time: bool) -> Any:
                 if int64(leaf) * WARP >= points.shape[0]:
                     break
             else:
+                looking: Any = sieved(filters, view, group)
+                if by_time:
+                    looking = InSpan(looking, spans, asked.least, asked.greatest)
                 level, node, leaf = next_leaf(
-                    sieved(filters, view, wanted), points, boxes, starts, pending[warp], level,
+                    looking, points, boxes, starts, pending[warp], level,
                     node, libdevice.float_as_int(reach * reach), opened, int32(NEVER), True,
                 )  # fmt: skip
                 if level > top:
@@ -204,7 +236,7 @@ def rank(by_time: bool) -> Any:
             able = (
                 chord2 <= most2
                 and row != left_out_row
-                and is_wanted(filters, wanted, i)
+                and is_of(filters, group, i)
                 and matches(filters, asked, i)
             )
             apart = int64(0)
@@ -225,8 +257,7 @@ def rank(by_time: bool) -> Any:
                 comes = ballot(_comes_before(apart, chord2, row, worst_apart, worst2, worst_row))
                 candidates = uint32(without_first(candidates) & comes)
             if by_time:
-                asked = narrowed(filters, asked, time[own], worst_apart)
-                wanted = wanted_by(filters, asked, uint32(0))
+                asked = _narrowed(asked, time[own], worst_apart)
             elif worst2 < math.inf:
                 reach = min(reach, reach_of(root(float32(worst2)), view.slack))
         for half in range(2):
@@ -508,10 +539,9 @@ def _rank(
     if not len(forest.points):
         return
     codes, time = filters.group, cp.empty(0, cp.int64)
-    filtering: Any = _filtering(index, filters, chord2, *forest[5:8])
+    filtering = _filtering(index, filters, chord2, *forest[5:8])
     if filters.by_time:
         time = cp.ascontiguousarray(filters.time)
-        filtering = InTime(**filtering._asdict(), spans=forest.spans)
         span = index.span or (0, 0)
         shift = max(0, (span[1] - span[0]).bit_length() - 61)
         length = ((span[1] - span[0]) >> shift) // _PARTS + 1
@@ -520,8 +550,8 @@ def _rank(
     rows, vectors, _ = order(observations, extent(observations, SAMPLE), parts=parts)
     launch(
         rank(filters.by_time), blocks_for(rows.size, WARPS), (WARP, WARPS),
-        forest.points, forest.boxes, forest.starts, forest.box, vectors, rows, time, brute,
-        query.k, query.exclude_self, query.first_row, *found, filtering,
+        forest.points, forest.boxes, forest.starts, forest.box, forest.spans, vectors, rows, time,
+        brute, query.k, query.exclude_self, query.first_row, *found, filtering,
     )  # fmt: skip
 
 

@@ -1,10 +1,9 @@
 """What walks on a GPU leave out beside what is too far away: their *filters*.
 
 They are a type by which the compiler chooses: `Everything` leaves nothing out, and costs nothing;
-`OfGroup` what is of another group, `InPart` what is of another time as well, in a tree of parts of
-time, and `InTime` in a tree by time. Each lane *asks* for something. Lanes that are `alike` walk
-together, and what they *want* together is looked for: a walk leaves out boxes and points that hold
-none of it. What is left each lane compares with what it asks for.
+`OfGroup` what is of another group, `InPart` what is of another time as well. Each lane *asks* for
+something. Lanes that are `alike` are of one group and walk together: their walk leaves out boxes
+and points that hold nothing of it. What is left each lane compares with what it asks for.
 """
 
 from typing import Any, NamedTuple
@@ -56,21 +55,7 @@ class InPart(NamedTuple):
     left_out: Any
 
 
-class InTime(NamedTuple):
-    """The same in a tree by time, of one observation: `spans` (2, n_boxes) are of its boxes."""
-
-    codes: Any
-    groups: Any
-    group: Any
-    most2: Any
-    times: Any
-    least: Any
-    greatest: Any
-    left_out: Any
-    spans: Any
-
-
-Filtering = Everything | OfGroup | InPart | InTime
+Filtering = Everything | OfGroup | InPart
 
 
 class Asked(NamedTuple):
@@ -83,11 +68,11 @@ class Asked(NamedTuple):
 
 
 class Sieved(NamedTuple):
-    """A view to which boxes without anything that is wanted are beyond all."""
+    """A view to which boxes without anything of a group are beyond all."""
 
     view: Any
-    filters: Any
-    wanted: Any
+    groups: Any
+    group: int
 
 
 @by_type(Everything)
@@ -101,7 +86,6 @@ def _(filters, row):  # type: ignore[no-untyped-def]
     return filters.group[row]
 
 
-@implements(asked_by, InTime)
 @implements(asked_by, InPart)
 def _(filters, row):  # type: ignore[no-untyped-def]
     left_out = int64(EARLIEST)
@@ -110,138 +94,61 @@ def _(filters, row):  # type: ignore[no-untyped-def]
     return Asked(filters.group[row], filters.least[row], filters.greatest[row], left_out)
 
 
-@by_type(Everything)
-def may_match(filters, asked):  # type: ignore[no-untyped-def]
-    """Whether an observation that asks for this may match anything."""
-    return True
+@by_type(Everything, OfGroup)
+def group_of(filters, asked):  # type: ignore[no-untyped-def]
+    """The group that is asked for: with no filters it is one."""
+    return asked
 
 
-@implements(may_match, OfGroup)
+@implements(group_of, InPart)
 def _(filters, asked):  # type: ignore[no-untyped-def]
-    return asked >= 0
-
-
-@implements(may_match, InTime)
-@implements(may_match, InPart)
-def _(filters, asked):  # type: ignore[no-untyped-def]
-    return asked.group >= 0 and asked.least <= asked.greatest
+    return asked.group if asked.least <= asked.greatest else int32(-1)
 
 
 @by_type(Everything)
-def alike(filters, asked, lane):  # type: ignore[no-untyped-def]
+def alike(filters, group, lane):  # type: ignore[no-untyped-def]
     """The lanes that may walk together with one of them."""
     return uint32(ALL_LANES)
 
 
-@implements(alike, OfGroup)
-def _(filters, asked, lane):  # type: ignore[no-untyped-def]
-    return ballot(asked == cuda.shfl_sync(ALL_LANES, asked, lane))
-
-
-@implements(alike, InPart)
-def _(filters, asked, lane):  # type: ignore[no-untyped-def]
-    return ballot(asked.group == cuda.shfl_sync(ALL_LANES, asked.group, lane))
+@implements(alike, OfGroup, InPart)
+def _(filters, group, lane):  # type: ignore[no-untyped-def]
+    return ballot(group == cuda.shfl_sync(ALL_LANES, group, lane))
 
 
 @by_type(Everything)
-def wanted_by(filters, asked, lane):  # type: ignore[no-untyped-def]
-    """What a walk wants for all lanes that are like one of them: their group."""
-    return int32(0)
-
-
-@implements(wanted_by, OfGroup)
-def _(filters, asked, lane):  # type: ignore[no-untyped-def]
-    return cuda.shfl_sync(ALL_LANES, asked, lane)
-
-
-@implements(wanted_by, InPart)
-def _(filters, asked, lane):  # type: ignore[no-untyped-def]
-    return cuda.shfl_sync(ALL_LANES, asked.group, lane)
-
-
-@implements(wanted_by, InTime)
-def _(filters, asked, lane):  # type: ignore[no-untyped-def]
-    return asked
-
-
-@by_type(Everything)
-def sieved(filters, view, wanted):  # type: ignore[no-untyped-def]
-    """The view of a walk for what is wanted."""
+def sieved(filters, view, group):  # type: ignore[no-untyped-def]
+    """The view of a walk for a group."""
     return view
 
 
-@implements(sieved, OfGroup)
-@implements(sieved, InPart)
-@implements(sieved, InTime)
-def _(filters, view, wanted):  # type: ignore[no-untyped-def]
-    return Sieved(view, filters, wanted)
-
-
-@by_type(OfGroup)
-def _meets(filters, i, wanted):  # type: ignore[no-untyped-def]
-    """Whether anything in box i may be what is wanted."""
-    return filters.groups[0, i] <= wanted and wanted <= filters.groups[1, i]
-
-
-@implements(_meets, InPart)
-def _(filters, i, wanted):  # type: ignore[no-untyped-def]
-    return filters.groups[0, i] <= wanted and wanted <= filters.groups[1, i]
-
-
-@implements(_meets, InTime)
-def _(filters, i, wanted):  # type: ignore[no-untyped-def]
-    return (
-        filters.groups[0, i] <= wanted.group
-        and wanted.group <= filters.groups[1, i]
-        and filters.spans[0, i] <= wanted.greatest
-        and wanted.least <= filters.spans[1, i]
-    )
+@implements(sieved, OfGroup, InPart)
+def _(filters, view, group):  # type: ignore[no-untyped-def]
+    return Sieved(view, filters.groups, group)
 
 
 @implements(gap_to, Sieved)
 def _(view, points, boxes, i, box, level):  # type: ignore[no-untyped-def]
     gap = gap_to(view.view, points, boxes, i, box, level)
-    return gap if _meets(view.filters, i, view.wanted) else int32(NEVER)
-
-
-@by_type(InTime)
-def narrowed(filters, asked, time, apart):  # type: ignore[no-untyped-def]
-    """What is asked for, if it is no farther apart from a time than another time."""
-    least, greatest = asked.least, asked.greatest
-    # Saturated: time apart may be all that 64 bits hold, and is then not narrowed.
-    is_told = apart < int64(LATEST)
-    if is_told and time >= int64(EARLIEST) + apart:
-        least = max(least, int64(time - apart))
-    if is_told and time <= int64(LATEST) - apart:
-        greatest = min(greatest, int64(time + apart))
-    return Asked(asked.group, least, greatest, asked.left_out)
+    if view.group < view.groups[0, i] or view.groups[1, i] < view.group:
+        gap = int32(NEVER)
+    return gap
 
 
 @by_type(Everything)
-def is_wanted(filters, wanted, i):  # type: ignore[no-untyped-def]
-    """Whether point i of the tree may be what is wanted."""
+def is_of(filters, group, i):  # type: ignore[no-untyped-def]
+    """Whether point i of the tree is of a group."""
     return True
 
 
-@implements(is_wanted, OfGroup)
-@implements(is_wanted, InPart)
-def _(filters, wanted, i):  # type: ignore[no-untyped-def]
-    return filters.codes[i] == wanted
+@implements(is_of, OfGroup, InPart)
+def _(filters, group, i):  # type: ignore[no-untyped-def]
+    return filters.codes[i] == group
 
 
-@implements(is_wanted, InTime)
-def _(filters, wanted, i):  # type: ignore[no-untyped-def]
-    return filters.codes[i] == wanted.group
-
-
-@by_type(Everything)
+@by_type(Everything, OfGroup)
 def asked_there(filters, asked, lane):  # type: ignore[no-untyped-def]
     """What another lane asks for, which is like this one."""
-    return asked
-
-
-@implements(asked_there, OfGroup)
-def _(filters, asked, lane):  # type: ignore[no-untyped-def]
     return asked
 
 
@@ -255,32 +162,21 @@ def _(filters, asked, lane):  # type: ignore[no-untyped-def]
     )
 
 
-@by_type(Everything)
+@by_type(Everything, OfGroup)
 def matches(filters, asked, i):  # type: ignore[no-untyped-def]
-    """Whether what is wanted of point i of the tree is what one lane asks for."""
+    """Whether point i of the tree, of the group, is what is asked for."""
     return True
 
 
-@implements(matches, OfGroup)
-def _(filters, asked, i):  # type: ignore[no-untyped-def]
-    return True
-
-
-@implements(matches, InTime)
 @implements(matches, InPart)
 def _(filters, asked, i):  # type: ignore[no-untyped-def]
     time = filters.times[i]
     return asked.least <= time and time <= asked.greatest and time != asked.left_out
 
 
-@by_type(Everything)
+@by_type(Everything, OfGroup)
 def common_to(filters, asked, member):  # type: ignore[no-untyped-def]
     """What the windows of all members of a walk have in common."""
-    return int32(0)
-
-
-@implements(common_to, OfGroup)
-def _(filters, asked, member):  # type: ignore[no-untyped-def]
     return int32(0)
 
 
@@ -296,14 +192,9 @@ def _(filters, asked, member):  # type: ignore[no-untyped-def]
     return least, greatest
 
 
-@by_type(Everything)
+@by_type(Everything, OfGroup)
 def all_match(filters, common, i):  # type: ignore[no-untyped-def]
-    """Whether all members match what is wanted of point i of the tree, as far as that is told."""
-    return True
-
-
-@implements(all_match, OfGroup)
-def _(filters, common, i):  # type: ignore[no-untyped-def]
+    """Whether point i of the tree is what all members ask for, as far as that is told."""
     return True
 
 
@@ -319,7 +210,6 @@ def bounded(filters, chord2):  # type: ignore[no-untyped-def]
     return chord2
 
 
-@implements(bounded, OfGroup)
-@implements(bounded, InPart)
+@implements(bounded, OfGroup, InPart)
 def _(filters, chord2):  # type: ignore[no-untyped-def]
     return min(chord2, float32(filters.most2[0]))

@@ -61,17 +61,15 @@ from georesolve.kernels.filters_cuda import (
     Everything,
     Filtering,
     InPart,
-    OfGroup,
     alike,
     all_match,
     asked_by,
     bounded,
     common_to,
-    is_wanted,
+    group_of,
+    is_of,
     matches,
-    may_match,
     sieved,
-    wanted_by,
 )
 from georesolve.kernels.keys_cuda import COLUMNS, Several
 from georesolve.kernels.launch_cuda import blocks_for, launch
@@ -117,8 +115,6 @@ _REGISTERS = {1: 48, 2: 80, 4: 80, 8: 80, 16: 80, 32: 96, 64: 128}
 """Registers a thread that lists of so many places get: the compiler would choose worse."""
 _MORE_REGISTERS = 16
 """What a walk of a fine tree gets besides."""
-_REGISTERS_OF = {Everything: 0, OfGroup: 8, InPart: 8}
-"""And one with filters."""
 _NO_END = (1 << 31) - 1
 
 _BUNDLES = {16: 4, 32: 8, 64: 8}
@@ -147,9 +143,7 @@ def walk(places: int, fine: bool, filtering: Any = Everything) -> Any:
     patience = _PATIENCE + places
     most_share2 = _SHARE2[places]
 
-    registers = _REGISTERS[places] + _MORE_REGISTERS * fine + _REGISTERS_OF[filtering]
-
-    @cuda.jit(cache=True, max_registers=registers)
+    @cuda.jit(cache=True, max_registers=_REGISTERS[places] + _MORE_REGISTERS * fine)
     def walk_tree(  # type: ignore[no-untyped-def]
         points, corners, boxes, starts, box, observations, row_step, axis_step, rows, width,
         k, exclude_self, first_row, measure, reference, chord2, share, hard, n_hard, filters,
@@ -204,7 +198,8 @@ def walk(places: int, fine: bool, filtering: Any = Everything) -> Any:
 
         # The origin is NaN when no reference is valid, and every box would seem to be near.
         asked = asked_by(filters, row)
-        waiting = ballot(writes and offset_x == offset_x and may_match(filters, asked))
+        own_group = group_of(filters, asked)
+        waiting = ballot(writes and offset_x == offset_x and own_group >= 0)
         half = uint32(uint32(width) >> uint32(1))
         nearest_needed = int32(k)
         if exclude_self:
@@ -222,9 +217,9 @@ def walk(places: int, fine: bool, filtering: Any = Everything) -> Any:
                 view, away2 = look_from_origin(centre, offset_x, offset_y, offset_z, radius)
             away = root(away2)
             alone = uint32(uint32(1) << centre)
-            group = uint32(waiting & alike(filters, asked, centre))
+            wanted = cuda.shfl_sync(ALL_LANES, own_group, centre)
+            group = uint32(waiting & alike(filters, own_group, centre))
             member = (group >> lane) & uint32(1) != uint32(0)
-            wanted = wanted_by(filters, asked, centre)
             common = common_to(filters, asked, member)
             widest = wide2 = ZERO
             reach = INFINITY
@@ -241,7 +236,7 @@ def walk(places: int, fine: bool, filtering: Any = Everything) -> Any:
                     break
                 i = uint32(leaf * uint32(WARP) + lane)
                 apart2, slack, more = apart_in(view, points, corners, leaf)
-                if not is_wanted(filters, wanted, i):
+                if not is_of(filters, wanted, i):
                     apart2 = NAN
                 if opened == 0:
                     # Observations as far away as this leaf is wide have other neighbours.

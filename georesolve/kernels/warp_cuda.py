@@ -22,8 +22,8 @@ from georesolve.kernels.sizes_cuda import WARP
 ALL_LANES = 0xFFFFFFFF
 
 
-def implements(function: Any, kind: Any) -> Any:
-    """Register what a function does where its first argument is of a kind.
+def implements(function: Any, *kinds: Any) -> Any:
+    """Register what a function does where its first argument is of one of some kinds.
 
     So a kernel is compiled for what it is given, and kept between processes: functions as arguments
     would miss numba's cache in each.
@@ -32,7 +32,7 @@ def implements(function: Any, kind: Any) -> Any:
     def register(implementation: Any) -> Any:
         def choose(*arguments: Any) -> Any:
             given = getattr(arguments[0], "instance_class", arguments[0])
-            return implementation if given == kind else None
+            return implementation if given in kinds else None
 
         options = {"forceinline": True}
         overload(function, jit_options=options, strict=False, prefer_literal=True)(choose)
@@ -41,9 +41,9 @@ def implements(function: Any, kind: Any) -> Any:
     return register
 
 
-def by_type(kind: Any) -> Any:
-    """Make a function one that `implements` adds to, and that does this where it is of a kind."""
-    return lambda function: implements(function, kind)(function)
+def by_type(*kinds: Any) -> Any:
+    """Make a function one that `implements` adds to, and that does this for some kinds."""
+    return lambda function: implements(function, *kinds)(function)
 
 
 _INTEGER = ir.IntType(32)

@@ -64,11 +64,10 @@ from georesolve.kernels.filters_cuda import (
     alike,
     asked_by,
     asked_there,
-    is_wanted,
+    group_of,
+    is_of,
     matches,
-    may_match,
     sieved,
-    wanted_by,
 )
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks, stride
 from georesolve.kernels.order_cuda import extent, order
@@ -231,7 +230,8 @@ def walk(fine: bool, fills: bool, filtering: Any = Everything) -> Any:
 
         # The origin is NaN when no reference is valid, and every box would seem to be near.
         asked = asked_by(filters, row)
-        waiting = ballot(writes and near_x == near_x and may_match(filters, asked))
+        own_group = group_of(filters, asked)
+        waiting = ballot(writes and near_x == near_x and own_group >= 0)
         half = uint32(uint32(width) >> uint32(1))
         widest = INFINITY
         while waiting != uint32(0):
@@ -249,9 +249,9 @@ def walk(fine: bool, fills: bool, filtering: Any = Everything) -> Any:
             away = root(away2)
             outer = reach_of(distance + away, slack)
             inner = distance - away - _ROUNDING * (distance + away) - slack
-            fellows = uint32(waiting & alike(filters, asked, centre))
+            wanted = cuda.shfl_sync(ALL_LANES, own_group, centre)
+            fellows = uint32(waiting & alike(filters, own_group, centre))
             waits = (fellows >> lane) & uint32(1) != uint32(0)
-            wanted = wanted_by(filters, asked, centre)
             alone = uint32(uint32(1) << centre)
             # Those who need not look much farther than the centre does walk with it.
             limit = min(widest, _TWO * cuda.shfl_sync(ALL_LANES, outer, centre))
@@ -313,7 +313,7 @@ def walk(fine: bool, fills: bool, filtering: Any = Everything) -> Any:
                 looked = int32(looked + 1)
                 already = kept
                 i = uint32(leaf * uint32(WARP) + lane)
-                if not is_wanted(filters, wanted, i):
+                if not is_of(filters, wanted, i):
                     apart2 = math.nan
                 candidates = ballot(apart2 <= reach2)
                 point_x = point_y = point_z = math.nan
@@ -412,7 +412,7 @@ def compare_all(  # type: ignore[no-untyped-def]
         bound = bounds[i if bounds.size > 1 else 0]
         own = first_row + i if once or exclude_self else int64(_NONE)
         asked = asked_by(filters, i)
-        wanted = wanted_by(filters, asked, 0)
+        own_group = group_of(filters, asked)
         count = int64(0)
         for first in range(start, stop, WARP):
             row = int64(first + lane)
@@ -424,8 +424,8 @@ def compare_all(  # type: ignore[no-untyped-def]
             counts = (
                 found <= bound
                 and _counts(once, row, own)
-                and may_match(filters, asked)
-                and is_wanted(filters, wanted, row)
+                and own_group >= 0
+                and is_of(filters, own_group, row)
                 and matches(filters, asked, row)
             )
             bits = ballot(counts)

@@ -25,7 +25,7 @@ from georesolve.kernels import (
     within_cuda,
 )
 from georesolve.kernels.arithmetic import product, total
-from georesolve.kernels.filters_cuda import Everything, InPart, InTime, OfGroup
+from georesolve.kernels.filters_cuda import Everything, InPart, OfGroup
 
 COMPUTE_CAPABILITY = (9, 0)
 
@@ -45,7 +45,6 @@ FILTERS = {
         Everything: (),
         OfGroup: (I4_1, I4_2, I4_1, F8_1),
         InPart: (I4_1, I4_2, I4_1, F8_1, *[I8_1] * 4),
-        InTime: (I4_1, I4_2, I4_1, F8_1, *[I8_1] * 4, I8_2),
     }.items()
 }
 
@@ -142,7 +141,7 @@ KERNELS |= {
         (I8_1, types.int64, I4_1, F8_1, I4_1, F8_1, I8_1, F8_1),
     ),
 }
-RANKING = (F8_2, F4_2, I4_1, U4_1, F8_2, I8_1, I8_1, types.boolean, *QUERY, I8_2, F8_2)
+RANKING = (F8_2, F4_2, I4_1, U4_1, I8_2, F8_2, I8_1, I8_1, types.boolean, *QUERY, I8_2, F8_2)
 for kind in (OfGroup, InPart):
     own = FILTERS[kind]
     KERNELS |= {
@@ -168,7 +167,7 @@ KERNELS |= {
     "find_parts": (filtered_cuda.find_parts, (I4_1, I8_1, I8_1, *[types.int64] * 5, I4_1)),
     "find_widths": (filtered_cuda.find_widths, (I4_1, I8_1, I8_1, *[types.int64] * 2, I8_1)),
 }
-KERNELS["rank_by_time"] = (filtered_cuda.rank(True), (*RANKING, FILTERS[InTime]))
+KERNELS["rank_by_time"] = (filtered_cuda.rank(True), (*RANKING, FILTERS[InPart]))
 BOXES = (I8_2, F8_3, I8_1)
 SHAPES = (
     *(*BOXES, *BOXES, F8_2, I8_1, I8_1, array(types.boolean, 1), I8_1, F8_2, I8_1, I8_1),

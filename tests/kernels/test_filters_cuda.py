@@ -12,6 +12,7 @@ from georesolve.kernels import (  # noqa: E402
     nearest,
     within,
 )
+from georesolve.kernels.filters import GREATEST, LEAST  # noqa: E402
 from tests.kernels.point_sets import SETS  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -72,3 +73,35 @@ def test_what_is_found_is_what_the_cpu_finds(name, groups, timed):
                 same_bytes(gpu, here, (distance_m, more))
                 counts = count_within(indexes[1], *degrees, distance_m, filters=there, **more)
                 assert (counts.get() == np.diff(here.starts)).all()
+
+
+@pytest.mark.parametrize("span", [1000, 1 << 62, (1 << 64) - 1])
+def test_windows_of_all_widths(span):
+    rng = np.random.default_rng(23)
+    references, observations = SETS["cities"]
+    n, m = references[0].size, observations[0].size
+    first = -(span // 2)
+
+    def times(size):
+        return first + (rng.random(size) * (span - 1)).astype(np.uint64).astype(object)
+
+    time, own = (times(size).astype(np.int64) for size in (n, m))
+    group = rng.integers(0, 3, n).astype(np.int32)
+    codes = rng.integers(-1, 3, m).astype(np.int32)
+    # From nothing but the very time to nearly all, some beyond all and some that hold nothing.
+    width = (span * 10.0 ** rng.uniform(-9, 0, m)).astype(np.uint64).astype(object)
+    least = np.maximum(own - width // 2, LEAST).astype(np.int64)
+    greatest = np.minimum(own + width // 2, GREATEST).astype(np.int64)
+    least[::7], greatest[::11], greatest[::13] = LEAST, GREATEST, least[::13] - 1
+    indexes = (
+        build_filtered_index(*references, group, time),
+        build_filtered_index(*on_device(references), *on_device((group, time))),
+    )
+    filters = Filters(codes, least, greatest, own)
+    there = Filters(*on_device(filters))
+    for k in (1, 3):
+        here = nearest(indexes[0], *observations, k=k, filters=filters)
+        gpu = nearest(indexes[1], *on_device(observations), k=k, filters=there)
+        same_bytes(gpu, here, k)
+    here = within(indexes[0], *observations, 1e6, filters=filters)
+    same_bytes(within(indexes[1], *on_device(observations), 1e6, filters=there), here, "within")
