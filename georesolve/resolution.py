@@ -354,10 +354,10 @@ class Index:
         device: DeviceChoice = "auto",
         **reading: Unpack[ReadingKeywords],
     ) -> None:
-        known = *NAMED, *_OF_BOTH_TABLES
         for name in reading:
-            if name not in known:
-                raise TypeError(f"an Index has no option {name!r}: there are {', '.join(known)}")
+            if name not in (*NAMED, *_OF_BOTH_TABLES):
+                known = ", ".join((*NAMED, *_OF_BOTH_TABLES, "earth", "by", "time", "device"))
+                raise TypeError(f"an Index has no option {name!r}: there are {known}")
         own = {
             name if name in _OF_BOTH_TABLES else PREFIXES["references"] + name: one
             for name, one in _said(reading).items()

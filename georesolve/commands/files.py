@@ -123,7 +123,8 @@ def _add(
             add(*flags, action="append", default=[], metavar="COLUMN:KIND,...", help=words)
         elif values == (False, True):
             action = "store_false" if one.default else "store_true"
-            add(*flags, dest=one.name, action=action, help=words)
+            # What false means is what its flag does.
+            add(*flags, dest=one.name, action=action, help=words.removeprefix("false: "))
         elif values:
             allowed = [value for value in values if value]
             add(*flags, choices=allowed, default=one.default, help=words)

@@ -73,7 +73,7 @@ class PointTable:
             if geometry is not None:
                 field = schema.field(geometry.column)
                 told = told_of(schema, geometry.column) or said_of(field)
-                kind = native_kind(field, told.get("encoding")) if takes else None
+                kind = native_kind(field, told.get("encoding"))
                 if kind:
                     told = said_of(field) | told
                 crs = crs_of(told, reading.crs, field, file)

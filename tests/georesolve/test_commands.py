@@ -370,6 +370,13 @@ def test_what_is_said_of_all_commands_loads_no_numba(asked):
     assert whole.get("".join(asked), "COMMAND") in (ran.stdout or ran.stderr)
 
 
+def test_help_says_what_a_flag_does_and_not_its_value(capsys):
+    with pytest.raises(SystemExit):
+        commands.main(["nearest", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "--no-exact no reference of the very time matches" in told
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_shells_complete_commands_and_flags(capsys, shell):
     with pytest.raises(SystemExit) as caught:

@@ -390,6 +390,12 @@ def geoarrow(missing):
     return pa.StructArray.from_arrays([LON, LAT], fields=axes, mask=pa.array(missing))
 
 
+def interleaved(missing):
+    """The same points, with both numbers of each side by side."""
+    ends = pa.array(np.stack([LON, LAT], axis=1).ravel())
+    return pa.FixedSizeListArray.from_arrays(ends, 2, mask=pa.array(missing))
+
+
 def arrow_file(column):
     sink = io.BytesIO()
     table = pa.table({"row": range(len(column)), "place": column})
@@ -402,6 +408,7 @@ def arrow_file(column):
     ("content", "format"),
     [
         (arrow_file(geoarrow([False, True, False])), "arrow"),
+        (arrow_file(interleaved([False, True, False])), "arrow"),
         (geoparquet(geoarrow([False, True, False]), {"encoding": "point"}), "parquet"),
     ],
 )
