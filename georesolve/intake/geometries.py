@@ -13,6 +13,7 @@ import shapely
 
 from georesolve.intake.columns import Role
 from georesolve.intake.errors import NotRepresentable
+from georesolve.kernels.query import is_valid
 from georesolve.workers.datasets import Coordinates, Dataset, rows_of
 from georesolve.workers.matches import NEAR
 from georesolve.workers.result import Rows
@@ -34,14 +35,16 @@ class Shapes:
 
     def __init__(self, dataset: Dataset) -> None:
         assert dataset.outlines is not None, "it has some"
-        self._batches = rows_of(dataset, [dataset.outlines.column], _SHAPES)
+        self._names = [dataset.outlines.column, dataset.lat, dataset.lon]
+        self._batches = rows_of(dataset, self._names, _SHAPES)
         self._held = np.empty(0, object)
 
     def take(self, rows: int) -> pa.Array:
-        """The next ones as JSON; null where there is none."""
+        """The next ones as JSON; null where there is none that is valid."""
         while self._held.size < rows:
-            wkb = next(self._batches).column(0).to_numpy(zero_copy_only=False)
-            self._held = np.append(self._held, wkb)
+            batch = next(self._batches)
+            wkb, lat, lon = (batch[one].to_numpy(zero_copy_only=False) for one in self._names)
+            self._held = np.append(self._held, np.where(is_valid(lat, lon), wkb, None))
         taken, self._held = self._held[:rows], self._held[rows:]
         texts = shapely.to_geojson(shapely.from_wkb(taken))
         return pc.fill_null(pa.array(texts, pa.large_string()), "null")
@@ -57,6 +60,11 @@ class Geometries:
         if lines and NEAR[0] in names:
             ends.append(([NEAR[1], NEAR[0]], lambda lon, lat: np.stack([lon, lat])))
         elif lines:
+            if "reference" not in names[1:]:
+                raise NotRepresentable(
+                    f"a summary has a row for each {names[0]}, and no lines to references: take "
+                    "points instead of lines"
+                )
             if sets("references").outlines is not None:
                 raise NotRepresentable(
                     "the references are lines or polygons, and the result does not say where they "

@@ -32,6 +32,8 @@ class _Fault(TypedDict, total=False):
     file: str
     column: str
     row: Annotated[int, Field(description="counted from 0")]
+    line: Annotated[int, Field(description="of a text, counted from 1")]
+    layer: Annotated[str, Field(description="one that the file has")]
 
 
 class Problem(TypedDict):

@@ -182,6 +182,23 @@ def test_geojson_of_a_row_a_shape_has_the_shapes(service, paths):
     for told in (of_a_job, at_once.raise_for_status().json()):
         found = [shapely.geometry.shape(one["geometry"]) for one in told["features"]]
         assert shapely.equals_exact(found, SHAPES).all()
+    lines = service.get(f"{location}/results/matches.geojson", params={"geometry": "line"})
+    assert lines.status_code == 406
+    assert "a summary has a row for each reference, and no lines" in lines.json()["detail"]
+
+
+def test_geojson_has_no_shape_that_is_none(service, paths, tmp_path):
+    broken = [SHAPES[2], shapely.Polygon(), shapely.box(1, 89, 2, 95)]
+    geopandas.GeoDataFrame(geometry=broken, crs=4326).to_parquet(tmp_path / "b.parquet")
+    sent = {
+        "observations": paths[0].read_bytes(),
+        "references": (tmp_path / "b.parquet").read_bytes(),
+    }
+    form = {"question": "within", **texts(ASKED["by shape"]), "on_invalid": "null"}
+    accept = {"Accept": "application/geo+json"}
+    told = service.post("/resolve", files=sent, data=form, headers=accept).raise_for_status().json()
+    kinds = [one["geometry"] and one["geometry"]["type"] for one in told["features"]]
+    assert kinds == ["Polygon", None, None]
 
 
 def test_wkb_and_geojson_are_read_alike(service, paths):
