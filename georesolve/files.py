@@ -202,7 +202,8 @@ def resolve(
         compiling(shown=False) as compiled,
         tempfile.TemporaryDirectory(prefix=".georesolve-", dir=beside) as name,
     ):
-        job, shapes = _job(*sets, options, Path(name))
+        by_shape = getattr(options, "summary_by", "observation") == "reference"
+        job, shapes = _job(*sets, options, Path(name), whole=by_shape and suffix == "geojson")
         rows = job.options.in_order(job.observations.rows, job.references.rows)
         remarked = _remarks(job, options)
         read = time.perf_counter() - start - compiled()
@@ -324,13 +325,16 @@ def _job(
     references: list[Listed],
     options: Options | WithinOptions,
     folder: Path,
+    *,
+    whole: bool = False,
 ) -> tuple[Job, ShapeReader | None]:
     """Two sets that have been read and checked, how they are matched, and the references' shapes.
 
-    These are None where the references are points.
+    These are None where the references are points. With `whole` these have all of their columns,
+    as for features that are the shapes.
     """
     first, _ = _canonical(observations, "observations", options, folder)
-    second, shapes = _canonical(references, "references", options, folder)
+    second, shapes = _canonical(references, "references", options, folder, whole=whole)
     sets = first, second
     match = options.match(*sets)
     check_match(*sets, match, options.on_invalid)
@@ -341,11 +345,16 @@ def _job(
 
 
 def _canonical(
-    files: list[Listed], role: Role, options: Options | WithinOptions, folder: Path
+    files: list[Listed],
+    role: Role,
+    options: Options | WithinOptions,
+    folder: Path,
+    *,
+    whole: bool = False,
 ) -> tuple[Dataset, ShapeReader | None]:
     reading, kept = options.reading(role), options.kept(role)
     is_own = options.exclude_self or getattr(options, "once", False)
-    if len(files) == 1 and kept is not None and not is_own:
+    if len(files) == 1 and kept is not None and not is_own and not whole:
         # Several files are to have the same columns, needed or not, and so is a set against itself.
         reading = reading._replace(kept=tuple(kept))
     target = folder / f"{role}.parquet"

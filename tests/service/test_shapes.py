@@ -171,7 +171,7 @@ def test_lines_lead_to_the_nearest_points(service, paths):
     assert "ask for it with near=true" in refused.json()["detail"]
 
 
-def test_geojson_of_a_row_a_shape_has_the_shapes(service, paths):
+def test_geojson_of_a_row_a_shape_has_the_shapes(service, paths, tmp_path):
     sent = {path.stem: path.read_bytes() for path in paths}
     form = {"question": "within", **texts(ASKED["by shape"])}
     location = service.post("/resolve", files=sent, data=form, headers=ASYNC).headers["Location"]
@@ -179,6 +179,9 @@ def test_geojson_of_a_row_a_shape_has_the_shapes(service, paths):
     of_a_job = service.get(f"{location}/results/matches.geojson").raise_for_status().json()
     accept = {"Accept": "application/geo+json"}
     at_once = service.post("/resolve", files=sent, data=form, headers=accept)
+    out = tmp_path / "out.geojson"
+    files.resolve(*paths, out, WithinOptions(**ASKED["by shape"]), device="cpu")
+    assert out.read_bytes() == at_once.content
     for told in (of_a_job, at_once.raise_for_status().json()):
         found = [shapely.geometry.shape(one["geometry"]) for one in told["features"]]
         assert shapely.equals_exact(found, SHAPES).all()
