@@ -320,9 +320,10 @@ def search_trees(  # type: ignore[no-untyped-def]
                 first_row,
             )  # fmt: skip
             for place in range(n * me // of, n * (me + 1) // of):
-                # Where packets leave what they find.
-                i = some[place] & ROW
-                points[i, 0], points[i, 1] = reference[i, 0], key_of[i, 0]
+                # Where packets leave what they find; what is marked took too many steps.
+                if some[place] >= 0:
+                    i = some[place] & ROW
+                    points[i, 0], points[i, 1] = reference[i, 0], key_of[i, 0]
         elif several:
             # It measures nothing: a False that is a constant would have it compiled once more.
             search_lists(

@@ -18,6 +18,7 @@ from georesolve.kernels import (
 from georesolve.kernels.coordinates_cpu import chord2_within, unit_vectors
 from georesolve.kernels.filters import GREATEST, LEAST
 from georesolve.kernels.order_cpu import ROW, Scratch, sort_parts
+from georesolve.kernels.query import StepsSpent
 from tests.kernels.point_sets import SETS, points, sphere
 
 SECONDS = st.sampled_from([0, 1, 2, 3, 10, -(2**62), 2**62]) | st.integers(-20, 20)
@@ -179,6 +180,23 @@ def test_windows_of_one_tree_each(half):
         counts = count_within(index, *observations, 5e5, filters=filters)
         want = matching(references, few_of(observations, few), group, some, time, False, chord2)
         np.testing.assert_array_equal(counts[few], [rows.size for rows in want])
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("n", [300, 20_000])
+def test_a_group_takes_no_more_steps_than_it_may(n, k):
+    rng = np.random.default_rng(9)
+    references, observations = sphere(rng, 40_000), sphere(rng, n)
+    # Of a few observations each walks by itself, of many in packets, and others are of a small one.
+    group = (np.arange(40_000) < 10).astype(np.int32)
+    filters = Filters((np.arange(n) < 3).astype(np.int32))
+    index = build_filtered_index(*references, group)
+    for most_steps in (0, 1 << 10, 1 << 14):
+        with pytest.raises(StepsSpent):
+            nearest(index, *observations, k=k, filters=filters, most_steps=most_steps)
+    found = nearest(index, *observations, k=k, filters=filters, most_steps=1 << 40)
+    want = nearest(index, *observations, k=k, filters=filters)
+    np.testing.assert_array_equal(found.reference, want.reference)
 
 
 @pytest.mark.parametrize("n", [1, 600])
