@@ -269,19 +269,21 @@ def rank(by_time: bool) -> Any:
     return rank_references
 
 
-def _bounds(values: Any, sizes: list[int], xp: Any) -> Any:
+def _bounds(values: cp.ndarray, sizes: list[int]) -> cp.ndarray:
     """The least and the greatest value of each box, level by level; what is empty meets nothing."""
-    limits = xp.iinfo(values.dtype)
+    import cupy as cp
+
+    limits = cp.iinfo(values.dtype)
     levels = []
-    for extreme, nothing in ((xp.min, limits.max), (xp.max, limits.min)):
+    for extreme, nothing in ((cp.min, limits.max), (cp.max, limits.min)):
         below, made = values, []
         for size in sizes:
-            padded = xp.full(size * WARP, nothing, values.dtype)
+            padded = cp.full(size * WARP, nothing, values.dtype)
             padded[: below.size] = below
             below = extreme(padded.reshape(size, WARP), axis=1)
             made.append(below)
-        levels.append(xp.concatenate(made))
-    return xp.stack(levels)
+        levels.append(cp.concatenate(made))
+    return cp.stack(levels)
 
 
 @cuda.jit(cache=True)
@@ -367,8 +369,8 @@ def _grown(
     times, spans = cp.zeros(n_points * (time.size > 0), cp.int64), cp.empty((2, 0), cp.int64)
     if time.size:
         times[: rows.size] = time[rows]
-        spans = _bounds(time[rows], sizes, cp)
-    return Forest(*tree[:5], standing, _bounds(codes, sizes, cp), times, spans)
+        spans = _bounds(time[rows], sizes)
+    return Forest(*tree[:5], standing, _bounds(codes, sizes), times, spans)
 
 
 def _reaching(index: FilteredIndex, width: int) -> Forest:
@@ -407,7 +409,7 @@ def _codes(
     import cupy as cp
 
     codes = cp.empty(filters.group.size, cp.int32)
-    asked = map(cp.ascontiguousarray, (filters.group, least, greatest))
+    asked = filters.group, least, greatest
     stride(find_parts, codes.size, *asked, *(index.span or (0, 0)), *parts, codes)
     return codes
 
@@ -419,12 +421,20 @@ def _filtering(
     """What kernels filter by, with codes and times of what stands in a tree, or by row."""
     import cupy as cp
 
-    asked = codes, groups, cp.ascontiguousarray(filters.group), cp.array([min(chord2, 5.0)])
+    asked = codes, groups, filters.group, cp.array([min(chord2, 5.0)])
     if not index.time.size:
         return OfGroup(*asked)
     left_out = filters.time if filters.skips_own_time else cp.empty(0, cp.int64)
-    windows = map(cp.ascontiguousarray, (filters.least, filters.greatest, left_out))
-    return InPart(*asked, times, *windows)
+    return InPart(*asked, times, filters.least, filters.greatest, left_out)
+
+
+def _contiguous(filters: Filters) -> Filters:
+    """The same, of arrays as kernels take them."""
+    import cupy as cp
+
+    return Filters._make(
+        cp.ascontiguousarray(one) if isinstance(one, cp.ndarray) else one for one in filters
+    )
 
 
 class Taken(NamedTuple):
@@ -461,8 +471,7 @@ def _widths(index: FilteredIndex, filters: Filters) -> cp.ndarray:
 
     widths = cp.full(filters.group.size, -1, cp.int64)
     if index.span is not None:
-        asked = map(cp.ascontiguousarray, filters[:3])
-        stride(find_widths, widths.size, *asked, *index.span, widths)
+        stride(find_widths, widths.size, *filters[:3], *index.span, widths)
     return widths
 
 
@@ -508,6 +517,7 @@ def search(
     found = Found(cp.full((n, query.k), -1, cp.int64), cp.full((n, query.k), math.inf))
     if not n:
         return found
+    filters = _contiguous(filters)
     if brute or filters.by_time:
         _rank(index, observations, query, filters, chord2, brute, found)
         return found
@@ -541,7 +551,7 @@ def _rank(
     codes, time = filters.group, cp.empty(0, cp.int64)
     filtering = _filtering(index, filters, chord2, *forest[5:8])
     if filters.by_time:
-        time = cp.ascontiguousarray(filters.time)
+        time = filters.time
         span = index.span or (0, 0)
         shift = max(0, (span[1] - span[0]).bit_length() - 61)
         length = ((span[1] - span[0]) >> shift) // _PARTS + 1
@@ -563,6 +573,7 @@ def _seen(
 
     n = observations.lat_deg.size
     rows = cp.empty(0, cp.int64)
+    filters = _contiguous(filters)
     if brute:
         by_row = index.group, cp.empty((2, 0), cp.int32), index.time
         seen = unit_vectors(*observations).ravel(), 1, n, n, rows, 0

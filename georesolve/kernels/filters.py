@@ -14,9 +14,8 @@ LEAST, GREATEST = -(1 << 63) + 1, (1 << 63) - 1
 """Instants; the one below them is that of no time."""
 MAX_ROWS = 1 << 29
 """References of an index: trees for windows hold up to twice as many, which 31 bits number."""
-
-
 _MOST_FORESTS = 4
+"""Trees for windows of so many widths are kept, those that were made last."""
 
 
 class Filters(NamedTuple):
@@ -136,8 +135,8 @@ def build_filtered_index(
         Of each reference; one below `LEAST` matches nothing. Where it is left out, times do not
         matter.
     share : float
-        What part of all time a tree holds. By time apart, and on a GPU, searches whose windows are
-        half as long are the fastest; on a CPU others make trees for their windows.
+        What part of all time a tree holds by time apart, where searches whose windows are half as
+        long are the fastest. Others make trees for their windows.
     """
     step = implementation(device_of(lat_deg), "filtered")
     if lat_deg.size > MAX_ROWS:

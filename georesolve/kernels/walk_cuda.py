@@ -14,7 +14,8 @@ one; so a walk never opens much more than its observations need.
 Where references are all but equally near, no bound leaves any out: a walk that has opened a share
 of the tree gives up, and its observations are compared with every reference
 (`kernels.reduce_cuda.search_hard`). Walks of a fine tree give up much sooner, and walks in float64
-come first (`kernels.precise_cuda`).
+come first (`kernels.precise_cuda`). Walks with filters (`kernels.filters_cuda`), which those of one
+group take together, never give up.
 """
 
 from __future__ import annotations

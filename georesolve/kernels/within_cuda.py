@@ -2,7 +2,8 @@
 
 Warps of neighbouring observations walk the tree as in `kernels.walk_cuda`, around a centre c, but
 each observation o has a bound D from the start. A walk counts; a sum over the counts tells where
-pairs begin; the same walk writes them, in any order; then they are sorted (`put_in_order`).
+pairs begin; the same walk writes them, in any order; then they are sorted (`put_in_order`). With
+filters (`kernels.filters_cuda`) observations of one group walk together.
 
 What counts is decided in float64, by the squared chord. What a warp leaves out is farther than
 D + |c - o| from c for each o, as `kernels.boxes_cuda` proves. In a fine tree, boxes and points are
@@ -36,6 +37,7 @@ from georesolve.kernels.arithmetic import total
 from georesolve.kernels.boxes_cuda import (
     INFINITY,
     LEVELS,
+    NAN,
     NEVER,
     UNDERFLOW,
     WARPS,
@@ -314,7 +316,7 @@ def walk(fine: bool, fills: bool, filtering: Any = Everything) -> Any:
                 already = kept
                 i = uint32(leaf * uint32(WARP) + lane)
                 if not is_of(filters, wanted, i):
-                    apart2 = math.nan
+                    apart2 = NAN
                 candidates = ballot(apart2 <= reach2)
                 point_x = point_y = point_z = math.nan
                 point_row = float64(_NONE)
