@@ -437,19 +437,13 @@ def _contiguous(filters: Filters) -> Filters:
     )
 
 
-class Taken(NamedTuple):
-    """What a walk takes: rows of observations, sorted, unit vectors by row, the tree, filters."""
-
-    rows: cp.ndarray
-    vectors: cp.ndarray
-    plain: ReferenceIndex
-    filtering: OfGroup | InPart
-
-
 def _taken(
     index: FilteredIndex, observations: Degrees, filters: Filters, chord2: float, width: int
-) -> Taken:
-    """What walks take for windows up to so wide; references are no farther than a squared chord."""
+) -> tuple[cp.ndarray, cp.ndarray, ReferenceIndex, OfGroup | InPart]:
+    """What walks take for windows up to so wide; references are no farther than a squared chord.
+
+    Rows of observations, sorted, their unit vectors by row, the index, and the filters.
+    """
     group = filters.group
     if not index.time.size:
         forest = index.tree
@@ -462,7 +456,7 @@ def _taken(
     filtering = _filtering(index, filters._replace(group=group), chord2, *forest[5:8])
     tree = Tree(forest.points, forest.corners, forest.boxes, forest.starts, forest.box, fine=False)
     plain = ReferenceIndex(index.vectors, tree)
-    return Taken(rows, vectors, plain, filtering)
+    return rows, vectors, plain, filtering
 
 
 def _widths(index: FilteredIndex, filters: Filters) -> cp.ndarray:
@@ -523,14 +517,13 @@ def search(
         return found
     packets = walk("cuda", n, index.n_references, query).search == "packets"
     for turn, (width, asked) in enumerate(_by_width(index, filters)):
-        taken = _taken(index, observations, asked, chord2, width)
-        if not len(taken.plain.tree.points):
+        rows, vectors, plain, filtering = _taken(index, observations, asked, chord2, width)
+        if not len(plain.tree.points):
             break
         into = Found(*map(cp.empty_like, found)) if turn else found
         launch_walk(
-            taken.plain, taken.vectors, query, into, rows=taken.rows,
-            width=WARP if packets else 1, filters=taken.filtering,
-        )  # fmt: skip
+            plain, vectors, query, into, rows=rows, width=WARP if packets else 1, filters=filtering
+        )
         if turn:
             now = asked.group >= 0
             for new, old in zip(into, found, strict=True):
