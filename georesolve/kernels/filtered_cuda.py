@@ -448,7 +448,7 @@ def _taken(
     if not index.time.size:
         forest = index.tree
     else:
-        forest = index.trees_for(width, partial(_reaching, index))
+        forest = index.trees_for(width, group.size, partial(_reaching, index))
         parts = forest.n_parts, forest.length, forest.shift
         group = _codes(index, filters, filters.least, filters.greatest, *parts)
     by = group, index.n_groups * forest.n_parts

@@ -83,10 +83,13 @@ class FilteredIndex(ReferenceIndex):
         """Whether equal references are all there, as `within` needs."""
         return True
 
-    def trees_for(self, width: int, grow: Callable[[int], Any]) -> Any:
-        """What is grown for windows up to so wide, where nothing is there that is about so."""
-        for made, trees in self._reaching:
-            if width <= made <= 2 * width + 2:
+    def trees_for(self, width: int, n: int, grow: Callable[[int], Any]) -> Any:
+        """What is grown for n windows up to so wide, where nothing is there that is about so."""
+        for made, trees in sorted(self._reaching, key=lambda one: one[0]):
+            # For a few, wider ones cost less than new ones do.
+            if width <= made and (
+                made <= 2 * width + 2 or 4 * n * made <= (width + 1) * self.n_references
+            ):
                 return trees
         # Parts of a job may ask for wider windows again and again.
         kept = [one for one in self._reaching if not width // 4 <= one[0] <= width]

@@ -199,6 +199,22 @@ def test_a_group_takes_no_more_steps_than_it_may(n, k):
     np.testing.assert_array_equal(found.reference, want.reference)
 
 
+def test_a_few_narrow_windows_take_the_trees_of_wider_ones():
+    rng = np.random.default_rng(8)
+    references, observations = sphere(rng, 20_000), sphere(rng, 2000)
+    time, own = rng.integers(0, 10**6, 20_000), rng.integers(0, 10**6, 2000)
+    index = build_filtered_index(*references, None, time)
+    for half, n, made in ((10**5, 2000, 1), (2000, 5, 1), (2000, 2000, 2), (2000, 5, 2)):
+        some = tuple(one[:n] for one in observations)
+        here = own[:n]
+        filters = Filters(np.zeros(n, np.int32), here - half, here + half, here)
+        found = nearest(index, *some, filters=filters).reference
+        want = matching(references, some, np.zeros(20_000), filters, time, False, 9.0)
+        few = zip(found[:20], want, strict=False)
+        assert all(row == rows[0] for row, rows in few)
+        assert len(index._reaching) == made
+
+
 @pytest.mark.parametrize("n", [1, 600])
 def test_what_has_no_time_matches_nothing(n):
     at, time = (np.zeros(2), np.arange(2.0)), np.array([LEAST - 1, LEAST])
