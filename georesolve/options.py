@@ -209,12 +209,14 @@ class _Shared:
     observation_by: Any = _option(None, "`by` of the observations alone")
     reference_by: Any = _option(None, "`by` of the references alone")
     time: str | None = _option(
-        None, "the column of times of both sets, for the options that follow"
+        None, "the column of times of both sets, by which `max_time` and others restrict or rank"
     )
     observation_time: str | None = _option(None, "`time` of the observations alone")
     reference_time: str | None = _option(None, "`time` of the references alone")
     max_time: Any = _option(
-        None, "references farther apart in time do not match; `15min`, or a number for such times"
+        None,
+        "references farther apart in time do not match: 15min, 2h, 90s, 1d, or a number for times "
+        "that are numbers",
     )
     time_direction: Direction = _option(
         "nearest", "backward: references not later than the observation; forward: not earlier"

@@ -112,6 +112,8 @@ def _add(
     for one in fields_of(options):
         is_of_one = one.name.startswith((*PREFIXES.values(),)) and one.name != "observation_columns"
         words = argparse.SUPPRESS if is_of_one else one.metadata["description"]
+        if isinstance(one.default, int | str) and not (is_of_one or isinstance(one.default, bool)):
+            words += f" (default: {one.default})"
         is_read = one.name in _READ or one.name.partition("_")[2] in _READ
         flags = _FLAGS.get(one.name) or [f"--{one.name.replace('_', '-')}"]
         add = (read if is_read else match).add_argument

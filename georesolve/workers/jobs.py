@@ -114,7 +114,9 @@ class MatchOptions:
     )
     earth: Earth = field(
         default="sphere",
-        metadata=about("what metres are measured on: a sphere, or the ellipsoid of WGS 84"),
+        metadata=about(
+            "what metres are measured on: a sphere, or for points the ellipsoid of WGS 84"
+        ),
     )
     algorithm: Algorithm = field(default="auto", metadata=about("how to search; same answer"))
     how: How = field(
