@@ -259,9 +259,10 @@ def test_trees_are_not_made_anew_for_each_part_of_a_job(monkeypatch):
     # Twice as wide each time.
     assert len(widths) == 7
     # Those of the last widths are kept, for who asks by turns.
+    observations, group = sphere(rng, 400), np.zeros(400, np.int32)
     for number in (100, 40, 100, 40):
-        now = np.full(20, number * 10_000)
-        nearest(index, *observations, filters=Filters(group, np.full(20, LEAST), now, now))
+        now = np.full(400, number * 10_000)
+        nearest(index, *observations, filters=Filters(group, np.full(400, LEAST), now, now))
     assert len(widths) == 8
 
 
