@@ -334,6 +334,30 @@ def test_pairs_within_a_distance(page, pictures):
     refuse_barriers(page)
 
 
+def test_back_and_a_reload_keep_what_was_filled_in(page):
+    ask_within(with_points(page), "400", "pairs, nearest first")
+    unit = page.locator("select[name=distance_m_unit]")
+    unit.select_option("miles")
+    page.get_by_text("More options").click()
+    page.get_by_label("Each pair once").check()
+    panel = page.get_by_role("group", name="References")
+    panel.get_by_label("place").uncheck()
+    expect(page.get_by_text("row (from a sample")).to_be_visible()
+    page.get_by_role("button", name="Match").click()
+    expect(page.get_by_role("heading", name="all, within 643.7376 km")).to_be_visible()
+    for again in (page.go_back, page.reload):
+        again()
+        expect(page.get_by_text("row (from a sample")).to_be_visible()
+        expect(page.locator("select[name=question]")).to_have_value("within")
+        expect(page.locator("input[name=distance_m]")).to_have_value("400")
+        expect(unit).to_have_value("miles")
+        expect(page.get_by_label("Each pair once")).to_be_checked()
+        expect(panel.get_by_label("place")).not_to_be_checked()
+        expect(page.get_by_role("group", name="Observations").get_by_label("place")).to_be_checked()
+    page.get_by_role("link", name="Match").click()
+    expect(page.locator("select[name=question]")).to_have_value("nearest")
+
+
 @pytest.mark.parametrize("by", ["observation", "reference"])
 def test_counts_within_a_distance(page, service, pictures, by):
     # Along the equator every 0.1 degrees: three, and at both ends two, are within 12 km.

@@ -8,6 +8,7 @@ import { PointSet } from "./set.js";
 
 const PAUSE_MS = 250;
 const SLOW_MS = 1500;
+const COLUMNS = { observations: "observation_columns", references: "columns" };
 
 export async function showMatch(main, query) {
   document.title = "Match · georesolve";
@@ -21,6 +22,7 @@ export async function showMatch(main, query) {
   let timer = 0;
   let pressed = false;
   let shaped = null;
+  let isFilled = false;
   let asking = new AbortController();
 
   // Above the bar, which sticks below: a remark is long.
@@ -31,15 +33,24 @@ export async function showMatch(main, query) {
     estimate.replaceChildren(...shown);
   };
   const tell = (words) => show(element("p", { class: "faint" }, words));
+  // Back, a reload and a link have what was filled in.
+  const note = () => {
+    const address = new URLSearchParams({ match: "" });
+    for (const [role, set] of Object.entries(sets)) {
+      if (!set.dataset) continue;
+      address.set(role, set.dataset.id);
+      for (const name of set.carried.length ? set.carried : [""]) address.append(COLUMNS[role], name);
+    }
+    for (const [name, value] of options.filled) address.append(name, value);
+    history.replaceState(null, "", `?${address.toString().replace("match=", "match")}`);
+  };
   const changed = () => {
     for (const [role, set] of Object.entries(sets)) set.carry.hidden = !hasRows(role);
     // The map joins an observation to the nearest point of a shape, if the result has that.
     const dataset = sets.references?.dataset;
-    if (dataset?.geometry && dataset.id !== shaped) options.fields.near.field.checked = true;
+    if (dataset?.geometry && dataset.id !== shaped) options.suggest("near");
     shaped = dataset?.id;
-    const address = new URLSearchParams({ match: "" });
-    for (const [role, set] of Object.entries(sets)) if (set.dataset) address.set(role, set.dataset.id);
-    history.replaceState(null, "", `?${address.toString().replace("match=", "match")}`);
+    if (isFilled) note();
     asking.abort();
     clearTimeout(timer);
     estimate.setAttribute("aria-busy", "true");
@@ -62,13 +73,12 @@ export async function showMatch(main, query) {
   }
   // Whether a row of the result is of one row of the set, so that it can take its columns along.
   const hasRows = (role) => !options.summary || `${options.summary}s` === role;
-  const carried = (role, name) =>
-    hasRows(role) && sets[role].carried.length ? { [name]: sets[role].carried } : {};
+  const carried = (role) => (hasRows(role) && sets[role].carried.length ? { [COLUMNS[role]]: sets[role].carried } : {});
   const inputs = () => ({
     observations: { dataset: sets.observations.dataset.id },
     references: { dataset: sets.references.dataset.id },
-    ...carried("observations", "observation_columns"),
-    ...carried("references", "columns"),
+    ...carried("observations"),
+    ...carried("references"),
     ...options.values(),
   });
 
@@ -159,5 +169,12 @@ export async function showMatch(main, query) {
       element("div", { class: "bar" }, estimate, go),
     ),
   );
-  for (const [role, set] of Object.entries(sets)) if (query.get(role)) await set.choose(query.get(role));
+  for (const [role, set] of Object.entries(sets)) {
+    if (!query.get(role)) continue;
+    await set.choose(query.get(role));
+    if (query.has(COLUMNS[role])) set.carried = query.getAll(COLUMNS[role]);
+  }
+  options.fill(query);
+  isFilled = true;
+  changed();
 }

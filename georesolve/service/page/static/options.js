@@ -80,6 +80,35 @@ export class MatchOptions {
       this.more,
     );
     this.#show();
+    this.first = new Map(this.#named.map((one) => [one, textOf(one)]));
+  }
+
+  get #named() {
+    return [...this.panel.querySelectorAll("[name]")];
+  }
+
+  // What is filled in, by the names of the fields, where it is not as it was at first.
+  get filled() {
+    return this.#named.filter((one) => !one.disabled && textOf(one) !== this.first.get(one)).map((one) => [one.name, textOf(one)]);
+  }
+
+  // Fill in what `filled` told.
+  fill(query) {
+    for (const one of this.#named.filter(({ name }) => query.has(name))) {
+      if (one.type === "checkbox") one.checked = query.get(one.name) === "true";
+      else one.value = query.get(one.name);
+      // What a list does not have, as of another version.
+      if (one.selectedIndex === -1) one.value = this.first.get(one);
+    }
+    this.#show();
+    this.more.open ||= this.filled.some(([name]) => this.fields[name] && !this.fields[name].option.first);
+  }
+
+  // Have a box checked that the user did not check.
+  suggest(name) {
+    const { field } = this.fields[name];
+    field.checked = true;
+    this.first.set(field, textOf(field));
   }
 
   get question() {
@@ -164,6 +193,9 @@ function isOpenInTime({ time_direction: direction, allow_exact: exact, rank_by: 
   return direction.field.value === "nearest" && exact.field.checked && rank.field.value === "distance";
 }
 
+// What stands in a field, or whether a box is checked.
+const textOf = (field) => (field.type === "checkbox" ? String(field.checked) : field.value);
+
 function namesOf(text) {
   return text.split(",").map((one) => one.trim()).filter(Boolean);
 }
@@ -199,7 +231,7 @@ function fieldOf({ name, metres, choices, says, empty, required, typed, columns 
     onchange,
   });
   if (!metres) return { field, shown: field, value: () => (field.value === "" ? undefined : Number(field.value)) };
-  const unit = choice("km", Object.keys(UNITS).map((one) => [one, one]), { "aria-label": "unit", onchange });
+  const unit = choice("km", Object.keys(UNITS).map((one) => [one, one]), { name: `${name}_unit`, "aria-label": "unit", onchange });
   // 1.1 km are 1100 m, and not a billionth more.
   const value = () => (field.value === "" ? undefined : Number((Number(field.value) * UNITS[unit.value]).toPrecision(15)));
   return { field, shown: element("span", { class: "measure" }, field, unit), value };

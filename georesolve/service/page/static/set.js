@@ -73,6 +73,10 @@ export class PointSet {
     return [...this.carry.querySelectorAll("input:checked")].map((box) => box.value);
   }
 
+  set carried(names) {
+    for (const box of this.carry.querySelectorAll("input")) box.checked = names.includes(box.value);
+  }
+
   #over(event, is) {
     event.preventDefault();
     this.panel.classList.toggle("over", is);
