@@ -358,6 +358,19 @@ def test_back_and_a_reload_keep_what_was_filled_in(page):
     expect(page.locator("select[name=question]")).to_have_value("nearest")
 
 
+def test_a_service_that_is_not_ready_is_asked_again(chromium, tmp_path):
+    with running_service(tmp_path / "data", *NO_CLUSTER, ready=False) as client:
+        for page in opened(chromium, client, refusal=503):
+            page.goto("/?match")
+            for legend in ("Observations", "References"):
+                with page.expect_response("**/datasets"):
+                    put(page, legend, "points.csv", POINTS)
+            expect(page.get_by_text("is asked again: ")).to_be_visible()
+            with page.expect_response("**/estimate") as answer:
+                pass
+            assert answer.value.status == 503
+
+
 @pytest.mark.parametrize("by", ["observation", "reference"])
 def test_counts_within_a_distance(page, service, pictures, by):
     # Along the equator every 0.1 degrees: three, and at both ends two, are within 12 km.

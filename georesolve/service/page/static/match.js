@@ -8,6 +8,8 @@ import { PointSet } from "./set.js";
 
 const PAUSE_MS = 250;
 const SLOW_MS = 1500;
+const AGAIN_MS = 2000;
+const NOT_READY = "urn:georesolve:problem:not-ready";
 const COLUMNS = { observations: "observation_columns", references: "columns" };
 
 export async function showMatch(main, query) {
@@ -94,6 +96,19 @@ export async function showMatch(main, query) {
     } else show(problemOf(document));
   }
 
+  // A service that starts is asked again until it is ready.
+  async function estimated(signal) {
+    for (;;) {
+      const slow = setTimeout(tell, SLOW_MS, "A sample of both sets is searched. The first time this takes some seconds.");
+      const found = await post("estimate", { inputs: inputs() }, {}, { signal }).catch((error) => error);
+      clearTimeout(slow);
+      if (!(found instanceof Error)) return found;
+      if (found.document?.type !== NOT_READY) throw found;
+      tell(`The service is not ready yet, and is asked again: ${found.message.replace(/: try again$/, "")}.`);
+      await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
+    }
+  }
+
   // Tell what the job would take, or what is wrong; returns whether it fits.
   async function ask() {
     asking.abort();
@@ -107,9 +122,8 @@ export async function showMatch(main, query) {
       tell(`Give ${without.length > 1 ? "both sets" : (without[0] ?? options.missing[0].option.called)} first.`);
       return false;
     }
-    const slow = setTimeout(tell, SLOW_MS, "A sample of both sets is searched. The first time this takes some seconds.");
     try {
-      const found = await post("estimate", { inputs: inputs() }, {}, { signal: asking.signal });
+      const found = await estimated(asking.signal);
       const spread = typeof found.rows_spread === "number" ? ` (from a sample, ± ${count(found.rows_spread)})` : "";
       const first = found.seconds_compiling
         ? `the machine first prepares for questions of this kind, once: ${roughly(found.seconds_compiling)}, or longer if it is busy`
@@ -131,8 +145,6 @@ export async function showMatch(main, query) {
     } catch (error) {
       if (error.name !== "AbortError") refused(error);
       return false;
-    } finally {
-      clearTimeout(slow);
     }
   }
 
