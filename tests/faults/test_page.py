@@ -475,6 +475,20 @@ def test_rows_that_were_kept_without_coordinates_are_kept_on_the_other_earth(pag
     expect(page.get_by_text("0 of 2 observations have another nearest")).to_be_visible()
 
 
+def test_a_map_that_is_drawn_slowly_says_so(page):
+    held = []
+    page.route("**/tiles/*/*/*.png", lambda one: held.append(one))
+    with_points(page).get_by_role("button", name="Match").click()
+    told = page.get_by_text("The map is being drawn")
+    place = page.get_by_role("region", name="map of the result")
+    expect(place).to_have_attribute("data-zoom", re.compile(r"\d"))
+    expect(told).to_be_visible()
+    for one in held:
+        one.continue_()
+    expect(page.get_by_text("2 observations in and around this view")).to_be_visible()
+    expect(told).to_have_count(0)
+
+
 def test_beside_a_tile_with_too_many_points_there_are_no_dots(page):
     rows = [f"{1 + i / 1e4},{1 if i < 2100 else 40}" for i in range(2400)]
     page.goto("/")

@@ -5,7 +5,7 @@ import { definitions, element, folded, named, problemOf, rowsTable, table } from
 import { commandsOf } from "./commands.js";
 import { otherEarth } from "./earths.js";
 import { histogramOf } from "./histogram.js";
-import { NAMED, mapOf } from "./map.js";
+import { DRAWING, NAMED, mapOf } from "./map.js";
 import { age, bytes, count, inRows, seconds, time } from "./quantities.js";
 
 const LIVE = ["accepted", "running"];
@@ -96,7 +96,7 @@ async function showOutcome(outcome, job, address) {
   const isCount = kind === "observation" || kind === "reference";
   // A summary without a count has neither map nor histogram.
   const isDrawn = !isCount || report.options.summary.count?.includes("count");
-  const map = element("div", {}, element("p", { class: "faint" }, "The map is being drawn."));
+  const map = element("div", {}, element("p", { class: "faint" }, DRAWING));
   const rows = element("div", { class: "first" });
   const spread = isDrawn ? await get(`${address}/distances`) : null;
   outcome.append(
@@ -109,7 +109,7 @@ async function showOutcome(outcome, job, address) {
         "div",
         {},
         element("section", { class: "card" }, element("h2", {}, "Rows by status"), countsOf(report)),
-        isDrawn ? element("section", { class: "card" }, element("h2", {}, isCount ? "Counts" : "Distances"), histogramOf(spread, isCount)) : null,
+        isDrawn ? element("section", { class: "card" }, element("h2", {}, isCount ? "Counts" : kind === "nearest" && report.options.k > 1 ? "Distances to the nearest" : "Distances"), histogramOf(spread, isCount)) : null,
         element("section", { class: "card" }, element("h2", {}, "Download"), element("p", { class: "faint" }, `${inRows(report.rows)}, ${bytes(report.size_bytes)} as Parquet`), downloadsOf(job, address, isCount)),
       ),
     ),

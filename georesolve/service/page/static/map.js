@@ -20,6 +20,7 @@ const TILE_PIXELS = 256;
 const WIDE_PIXELS = 700;
 const COUNTED = { observation: "reference", reference: "observation" };
 const OWN = /^(observation|reference|rank|distance_m|status|count|near_lat|near_lon|bearing_deg)$/;
+export const DRAWING = "The map is being drawn; the first one on a machine takes some seconds longer.";
 export const NAMED = /name|title|label/i;
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -71,7 +72,7 @@ export async function mapOf(address, kind, options) {
   }
   if (!layer.rows) return [element("p", {}, "The result has no observation that a map could show.")];
   const place = element("div", { class: "map", role: "region", "aria-label": "map of the result" });
-  const told = element("p", { "aria-live": "polite", class: "faint" }, "The points are being drawn.");
+  const told = element("p", { "aria-live": "polite", class: "faint" }, DRAWING);
   // Leaflet wants its place to have a size, so it must stand in the page before.
   requestAnimationFrame(() => draw(place, told, address, layer, kind, options));
   const beyond = `Beyond 85.0511° north or south, where this map ends: ${inRows(layer.rows_beyond)}.`;
@@ -148,6 +149,8 @@ async function draw(place, told, address, layer, kind, options) {
   key.onAdd = () => element("div", { class: "key" }, keyOf(layer, kind, Boolean(rows)));
   key.addTo(map);
   const ranks = kind === "nearest" ? options.k : 1;
+  let words = DRAWING;
+  const tell = () => (told.textContent = tiles.isLoading() ? DRAWING : words);
   let asking = new AbortController();
   const near = async () => {
     asking.abort();
@@ -179,9 +182,12 @@ async function draw(place, told, address, layer, kind, options) {
     // Lines below the dots, and an observation above its references.
     const level = ({ options: { className } }) => ["join", "reference"].indexOf(className) & 3;
     parts.sort((one, other) => level(one) - level(other)).forEach((part) => singles.addLayer(part));
-    told.textContent = rows ? "Point at a line or a polygon to read its count." : !total ? "Nothing of the result is in view." : isNear ? NEAR[kind](total) : FAR[kind];
+    const isPointedAt = isNear || (found.length && kind in COUNTED);
+    words = rows ? "Point at a line or a polygon to read its count." : !total ? "Nothing of the result is in view." : isPointedAt ? NEAR[kind](total) : FAR[kind];
+    tell();
   };
   map.on("moveend", near);
+  tiles.on("load", tell);
   const filled = rows && { colour: (reference) => colourOf(layer, rows.get(reference)?.count), words: (reference) => wordsOf(rows.get(reference), kind) };
   if (layer.shapes) told.after(await shapesOn(map, address, filled));
   await near();
