@@ -107,6 +107,7 @@ def test_the_samples_are_matched(page, pictures):
     expect(page.get_by_role("region", name="first rows of the result")).to_contain_text("00AA")
     with page.expect_download() as download:
         page.get_by_role("link", name="CSV").click()
+    assert download.value.suggested_filename == "airports.parquet x places.parquet, k = 1.csv"
     lines = download.value.path().read_text().splitlines()
     assert len(lines) == 28_298 + 1
     assert "observation_name" in lines[0]

@@ -1,10 +1,12 @@
 """What datasets and jobs are called: what they were made of, until somebody says otherwise."""
 
 import json
+from urllib.parse import unquote
 
 import pytest
 
 from georesolve.client import Client
+from tests.conftest import finished
 
 CSV = b"id,lat,lon\na,1,2\nb,3,4\n"
 
@@ -89,6 +91,27 @@ def test_a_job_is_called_by_what_it_was_made_of(service, options, called):
     address = f"/jobs/{job['id']}"
     assert service.patch(address, json={"name": "better"}).json()["name"] == "better"
     assert service.get("/jobs").json()["jobs"][0]["name"] == "better"
+
+
+def test_a_browser_saves_a_download_as_what_it_is_made_of(service):
+    files = dict.fromkeys(("observations", "references"), ("Städte.csv", CSV))
+    address = f"/jobs/{job_of(service, files=files)['id']}"
+    assert finished(service, address)["status"] == "successful"
+    made = registered(service, "Städte.csv", CSV + b"e,9,9\n")
+    for path, plain, called in (
+        (f"{address}/results/matches.parquet", "matches", "Städte.csv x Städte.csv, k = 1.parquet"),
+        (f"{address}/results/matches.csv", "matches", "Städte.csv x Städte.csv, k = 1.csv"),
+        (
+            f"{address}/results/matches.geojson?geometry=line",
+            "matches",
+            "Städte.csv x Städte.csv, k = 1 lines.geojson",
+        ),
+        (f"/datasets/{made['id']}/data.parquet", "data", "Städte.parquet"),
+    ):
+        saved = service.get(path).raise_for_status().headers["content-disposition"]
+        suffix = called.rpartition(".")[2]
+        assert saved.startswith(f'attachment; filename="{plain}.{suffix}"; ')
+        assert unquote(saved.partition("filename*=UTF-8''")[2]) == called
 
 
 def test_sets_without_a_file_are_called_by_their_rows(service):

@@ -1,5 +1,6 @@
 """`/datasets`: register point sets once, resolve with them often."""
 
+import re
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,7 +16,7 @@ from georesolve.service import errors, pools
 from georesolve.service.auth.access import OwnStore, own, part
 from georesolve.service.datasets.library import Library
 from georesolve.service.http import examples, openapi
-from georesolve.service.http.answers import File, file_response
+from georesolve.service.http.answers import File, file_response, saved_as
 from georesolve.service.http.bodies import media_type
 from georesolve.service.http.parameters import Renaming, Title, parameters_of
 from georesolve.service.links import Link, base_of, links_of_page
@@ -355,7 +356,10 @@ async def download_dataset(
         found = await store.files(look)
         opened, media_type = partial(place.open, name), PARQUET.media_type
         file = File(opened, found.size, sha256, found, media_type, "data.parquet")
-        return await file_response(store.files, file, request)
+        called = re.sub(r"\.\w+$", "", row.name or row.id)
+        return await file_response(
+            store.files, file, request, saved_as(file.name, f"{called}.parquet")
+        )
     except FileNotFoundError:
         raise errors.NoSuchDataset(f"the dataset {id!r} was removed meanwhile") from None
 

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Any, BinaryIO, NamedTuple
+from urllib.parse import quote
 
 from fastapi import Request
 from fastapi.responses import FileResponse, Response
@@ -56,6 +57,12 @@ class File(NamedTuple):
     name: str
     """What a browser calls them when it saves them."""
     spans: Iterable[Span] = ()
+
+
+def saved_as(name: str, called: str) -> dict[str, str]:
+    """What a program saves an answer as, and what a browser does: after what it is made of."""
+    words = f"attachment; filename=\"{name}\"; filename*=UTF-8''{quote(called, safe='')}"
+    return {"Content-Disposition": words}
 
 
 def prefers_page(headers: Headers) -> bool:

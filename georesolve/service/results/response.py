@@ -31,6 +31,7 @@ from georesolve.service.http.answers import (
     Run,
     Span,
     file_response,
+    saved_as,
     wanted_format,
 )
 from georesolve.service.links import OGC_RELATION, base_of
@@ -109,7 +110,9 @@ class Results:
         """The result of a job in a format, whole or the range that was asked for."""
         _refuse_without_result(job)
         _refuse_elsewhere(job)
-        headers = {"Link": f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'}
+        lines = " lines" if format.geometry == "line" else ""
+        headers = saved_as(format.name, f"{job.name}{lines}.{format.suffix}")
+        headers["Link"] = f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'
         with result_of(job):
             if format != PARQUET:
                 run, pieces = await self._making(job, format), self._pieces(job, format)
@@ -266,7 +269,6 @@ async def _stream_response(
         headers={
             "Accept-Ranges": "none",
             "Cache-Control": "private",
-            "Content-Disposition": f'attachment; filename="{format.name}"',
             **headers,
         },
     )

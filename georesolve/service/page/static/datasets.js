@@ -65,7 +65,7 @@ export async function showDataset(main, query) {
       "div",
       { class: "row" },
       ...["observations", "references"].map((role) => element("a", { class: "button", href: `?match&${role}=${encodeURIComponent(one.id)}` }, `Match as ${role}`)),
-      element("a", { class: "button", href: `${address}/data.parquet`, download: `${one.name.replace(/\.\w+$/, "")}.parquet` }, "Download as Parquet"),
+      element("a", { class: "button", href: `${address}/data.parquet`, download: true }, "Download as Parquet"),
     ),
     element("h2", {}, rows.length < one.rows ? "First rows" : "Rows"),
     rowsTable(rows, "first rows of the dataset", one),

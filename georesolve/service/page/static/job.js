@@ -175,7 +175,7 @@ function downloadsOf(job, address, isCount) {
     { class: "row", "data-result": wanted },
     Object.entries(FORMATS).filter(([name]) => !(isCount && name.endsWith("line"))).map(([name, text]) =>
       // Counts of polygons have these.
-      element("a", { class: "button", href: `${address}/results/${name}`, download: name.split("?")[0] }, isCount ? text.replace(" points", "") : text),
+      element("a", { class: "button", href: `${address}/results/${name}`, download: true }, isCount ? text.replace(" points", "") : text),
     ),
   );
 }
