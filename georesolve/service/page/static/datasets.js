@@ -56,7 +56,6 @@ export async function showDatasets(main, query) {
 export async function showDataset(main, query) {
   const address = `datasets/${encodeURIComponent(query.get("dataset"))}`;
   const [one, rows] = await Promise.all([get(address), get(`${address}/rows?most=${SHOWN_ROWS}`)]);
-  document.title = `${one.name} · georesolve`;
   main.classList.add("wide");
   main.replaceChildren(
     named(one.name, (name) => patch(address, { name })),

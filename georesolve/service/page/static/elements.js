@@ -70,6 +70,7 @@ export function folded(title, ...children) {
 
 // A heading that names something, and a button to change the name.
 export function named(name, rename) {
+  document.title = `${name} · georesolve`;
   const heading = element("h1", {}, name);
   const change = element("button", { type: "button", class: "quiet", "aria-label": `rename ${name}` }, "Rename");
   const place = element("div", { class: "named" }, heading, change);

@@ -5,7 +5,7 @@ import { definitions, element, folded, named, problemOf, rowsTable, table } from
 import { commandsOf } from "./commands.js";
 import { otherEarth } from "./earths.js";
 import { histogramOf } from "./histogram.js";
-import { DRAWING, NAMED, mapOf } from "./map.js";
+import { DRAWING, mapOf } from "./map.js";
 import { age, bytes, count, inRows, seconds, time } from "./quantities.js";
 
 const LIVE = ["accepted", "running"];
@@ -23,7 +23,6 @@ export async function showJob(main, query) {
   const id = query.get("job");
   const address = `jobs/${encodeURIComponent(id)}`;
   const job = await get(address);
-  document.title = `${job.name} · georesolve`;
   const state = element("div", { "aria-live": "polite" });
   const outcome = element("div");
   main.classList.add("wide");
@@ -137,8 +136,8 @@ async function showOutcome(outcome, job, address) {
   );
   if (isDrawn) map.replaceChildren(...(await mapOf(address, kind, report.options)));
   const first = await rowsOfResult(address, SHOWN_ROWS);
-  // What things are called comes first: a phone shows a few columns.
-  const shown = first.map((row) => ({ ...Object.fromEntries(Object.entries(row).filter(([name]) => NAMED.test(name))), ...row }));
+  // What was taken along comes first: a phone shows a few columns.
+  const shown = first.map((row) => ({ ...Object.fromEntries(Object.entries(row).filter(([name]) => /^(observation|reference)_/.test(name))), ...row }));
   if (first.length) rows.append(element("h2", {}, first.length < report.rows ? "First rows" : "Rows"), rowsTable(shown, "first rows of the result"));
 }
 

@@ -21,7 +21,7 @@ const WIDE_PIXELS = 700;
 const COUNTED = { observation: "reference", reference: "observation" };
 const OWN = /^(observation|reference|rank|distance_m|status|count|near_lat|near_lon|bearing_deg)$/;
 export const DRAWING = "The map is being drawn; the first one on a machine takes some seconds longer.";
-export const NAMED = /name|title|label/i;
+const NAMED = /name|title|label/i;
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 

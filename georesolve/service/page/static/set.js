@@ -17,6 +17,8 @@ const READ = {
 const UNLISTED = ["layer", "crs", "charset"];
 // What a refusal says where one of these fields mends it.
 const MENDED = { lat: /option lat=|lat=\.\.\./, lon: /lon=\.\.\./, layer: /as layer|no layer/, crs: /option crs|crs=|the CRS /, charset: /charset/ };
+// Mended by a button, so that there is no need to look at the field.
+const PRESSED = ["layer", "charset"];
 const SAYS = { observations: ["Observations", "what was seen"], references: ["References", "where things are"] };
 const ENDINGS = ".parquet,.csv,.tsv,.geojson,.json,.arrow,.arrows,.gpkg,.fgb,.zip,.gz";
 const SHOWN_ROWS = 5;
@@ -126,11 +128,14 @@ export class PointSet {
   // What was refused of this set, beside it.
   refuse(problem) {
     this.found.querySelector(".problem")?.remove();
-    const shown = problemOf(problem);
-    shown.append(element("div", { class: "row" }, this.#mending(problem)));
+    // Of a file with several layers nothing is wrong.
+    const [layers, asks] = problem.detail.split(": name one of them");
+    const shown = problemOf(asks ? { ...problem, title: "Which layer?", detail: layers } : problem);
+    const buttons = this.#mending(problem);
+    shown.append(element("div", { class: "row" }, buttons));
     this.found.prepend(shown);
     for (const [name, words] of Object.entries(MENDED)) {
-      if (!words.test(problem.detail)) continue;
+      if (!words.test(problem.detail) || (buttons.length && PRESSED.includes(name))) continue;
       this.names[name].setAttribute("aria-invalid", "true");
       this.isOpened ||= !this.details.open;
       this.details.open = true;
