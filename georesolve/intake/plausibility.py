@@ -201,11 +201,11 @@ def check_match(
     if options.filters is not None:
         refuse_filters(options.earth, are_shapes=are_shapes)
         asked = options.filters
-        _check_columns(observations, asked.observation_by, "by", pointer)
-        _check_columns(references, asked.reference_by, "by", pointer)
-        if asked.observation_time and asked.reference_time:
-            _check_columns(observations, (asked.observation_time,), "time", pointer)
-            _check_columns(references, (asked.reference_time,), "time", pointer)
+        for role, dataset in {"observation": observations, "reference": references}.items():
+            for option in ("by", "time"):
+                named = getattr(asked, f"{role}_{option}") or ()
+                names = (named,) if isinstance(named, str) else named
+                _check_columns(dataset, names, option, pointer, f" in the {role}s")
     if options.earth != "sphere" and are_shapes:
         raise InvalidOption(
             f"earth={options.earth!r} is for points, but one set has lines or polygons, to which "
@@ -245,10 +245,14 @@ def refuse_filters(earth: str, *, are_shapes: bool) -> None:
 
 
 def _check_columns(
-    dataset: PointSet, names: tuple[str, ...], option: str, pointer: Callable[[str], str]
+    dataset: PointSet,
+    names: tuple[str, ...],
+    option: str,
+    pointer: Callable[[str], str],
+    where: str = "",
 ) -> None:
     for name in names:
         if name not in dataset.columns:
-            no_such = f"no column {name[:80]!r}; found {listed(dataset.columns)}"
+            no_such = f"no column {name[:80]!r}{where}; found {listed(dataset.columns)}"
             place = {"pointer": pointer(option), "detail": no_such}
             raise InvalidOption(f"{option}: there is {no_such}", [place])
