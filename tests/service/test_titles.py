@@ -80,12 +80,15 @@ def test_a_body_that_is_a_file_says_its_name(service):
             "a.csv x b.csv, a count for each reference, within 1 km",
         ),
         ({"by": "id", "max_distance_m": 5}, "a.csv x b.csv, k = 1, by id, within 5 m"),
+        ({"time": "id", "max_time": 5}, "a.csv x b.csv, k = 1, at most 5 apart"),
+        ({"time": "id", "rank_by": "time"}, "a.csv x b.csv, k = 1, in time"),
         ({"name": "mine"}, "mine"),
     ],
 )
 def test_a_job_is_called_by_what_it_was_made_of(service, options, called):
     # The folders that a browser may send are not shown.
-    files = {"observations": ("C:\\maps\\a.csv", CSV), "references": ("b.csv", CSV)}
+    content = CSV.replace(b"a,", b"1,").replace(b"b,", b"2,")
+    files = {"observations": ("C:\\maps\\a.csv", content), "references": ("b.csv", content)}
     job = job_of(service, files=files, data={key: str(one) for key, one in options.items()})
     assert job["name"] == called
     address = f"/jobs/{job['id']}"

@@ -85,6 +85,9 @@ def title_of(asked: Asked) -> str:
     if options.filters and options.filters.observation_by:
         by = filter(str.isprintable, ", ".join(options.filters.observation_by)[:80])
         asks += f", by {''.join(by)}"
+    if options.filters and options.filters.observation_time:
+        most = options.filters.max_time
+        asks += f", at most {most} apart" if most is not None else ", in time"
     earth = ", on the ellipsoid" if options.earth == "wgs84" else ""
     return f"{names[0]} x {names[1]}, {asks}{f', within {distance}' if distance else ''}{earth}"
 
