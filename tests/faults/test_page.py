@@ -436,6 +436,26 @@ def test_groups_and_times(chromium, service):
         expect(page.get_by_text("The same on the ellipsoid")).to_have_count(0)
 
 
+def test_times_apart_are_lengths_of_time(page, tmp_path):
+    page.goto("/?match")
+    for legend, hours in (("Observations", [8, 9]), ("References", [7.5, 9])):
+        times = pa.array([int(3600 * one) for one in hours]).cast(pa.timestamp("s"))
+        table = pa.table({"lat": [50.1, 52.5], "lon": [8.7, 13.4], "at": times})
+        pq.write_table(table, tmp_path / f"{legend}.parquet")
+        panel = page.get_by_role("group", name=legend)
+        panel.locator("input[type=file]").set_input_files(tmp_path / f"{legend}.parquet")
+        expect(panel).to_contain_text("extent")
+    page.get_by_text("More options").click()
+    page.locator("[name=time]").fill("at")
+    page.keyboard.press("Tab")
+    page.locator("select[name=rank_by]").select_option("time")
+    page.get_by_role("button", name="Match").click()
+    rows = page.get_by_role("region", name="first rows of the result")
+    expect(rows).to_contain_text("30 min 0 s before")
+    expect(rows).to_contain_text("at the same time")
+    expect(page.get_by_role("heading", name="k = 1, in time")).to_be_visible()
+
+
 def test_airports_with_another_nearest_place_on_the_ellipsoid(page, pictures):
     page.goto("/")
     for role, name in {"Observations": "airports", "References": "places"}.items():

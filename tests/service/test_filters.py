@@ -57,12 +57,16 @@ def test_the_bytes_are_those_of_files(service, ids, tmp_path, name):
     with georesolve.Client(str(service.base_url)) as client:
         done = client.job(job.json()["id"])
         assert done.download(tmp_path / "job.parquet").read_bytes() == wanted
-        told = done.report()["options"]["filters"]
+        report = done.report()
+        told = report["options"]["filters"]
         by_client = getattr(client, question)(SETS[0], ids["references"], **asked)
+    schema = pq.read_schema(out)
+    durations = [one.type.unit for one in schema if one.name == "time_apart"]
+    assert [report["time_unit"]] == (durations or [None])
     assert by_client.equals(pq.read_table(out))
     by = asked["by"]
     assert told["reference_by"] == ([by] if isinstance(by, str) else by)
-    about = json.loads(pq.read_schema(out).metadata[b"georesolve"])["options"]["filters"]
+    about = json.loads(schema.metadata[b"georesolve"])["options"]["filters"]
     assert about == told
 
 

@@ -123,4 +123,7 @@ class Report(BaseModel):
         default=MEASURES["sphere"],
         description="what `distance_m` is, and what nearest means",
     )
+    time_unit: str | None = Field(
+        None, description="of `time_apart`, which text has as a number: s, ms, us or ns, if any"
+    )
     options: MatchOptions = Field(description="the match options of the job")

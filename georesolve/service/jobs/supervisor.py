@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib import metadata
 from typing import Literal
 
+import pyarrow.parquet as pq
 from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve import __version__
@@ -31,7 +32,7 @@ from georesolve.service.turns import Turns
 from georesolve.workers.cluster import Cluster
 from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.logs import about
-from georesolve.workers.manifest import Manifest
+from georesolve.workers.manifest import Extent, Manifest
 from georesolve.workers.pipeline import JobCancelled, Progress, run
 from georesolve.workers.places import OutputFailed, StoreFailed
 from georesolve.workers.plan import way_of
@@ -251,6 +252,14 @@ def _obstacle(error: Exception, cluster: Cluster) -> str | None:
     return "waiting for the object store" if isinstance(error, StoreFailed) else None
 
 
+def _time_unit(result: Manifest) -> str | None:
+    first = result.parts[0]
+    with result.open(Extent(first, 0, first.size_bytes)) as file:
+        schema = pq.read_schema(file)
+    at = schema.get_field_index("time_apart")
+    return getattr(schema.types[at], "unit", None) if at >= 0 else None
+
+
 def _report_of(
     job: Job, result: Manifest, progress: Progress, device: Literal["cpu", "cuda"]
 ) -> Report:
@@ -276,6 +285,7 @@ def _report_of(
         "versions": _VERSIONS,
         "remarks": remarks(observations, references),
         "measure": MEASURES[job.options.earth],
+        "time_unit": _time_unit(result) if job.options.filters else None,
         "options": job.options,
     }
     return Report.model_validate(vars(progress) | own)

@@ -6,7 +6,7 @@ import { commandsOf } from "./commands.js";
 import { otherEarth } from "./earths.js";
 import { histogramOf } from "./histogram.js";
 import { DRAWING, mapOf } from "./map.js";
-import { age, bytes, count, inRows, seconds, time } from "./quantities.js";
+import { age, apart, bytes, count, inRows, seconds, time } from "./quantities.js";
 
 const LIVE = ["accepted", "running"];
 const SHOWN_ROWS = 10;
@@ -95,6 +95,7 @@ async function showOutcome(outcome, job, address) {
   const isCount = kind === "observation" || kind === "reference";
   // A summary without a count has neither map nor histogram.
   const isDrawn = !isCount || report.options.summary.count?.includes("count");
+  const told = (row) => (report.time_unit && row.time_apart !== null ? { ...row, time_apart: apart(row.time_apart, report.time_unit) } : row);
   const map = element("div", {}, element("p", { class: "faint" }, DRAWING));
   const rows = element("div", { class: "first" });
   const spread = isDrawn ? await get(`${address}/distances`) : null;
@@ -134,8 +135,8 @@ async function showOutcome(outcome, job, address) {
     ),
     element("div", { class: "row" }, element("button", { class: "wrong", onclick: () => removed(address) }, "Remove job and result")),
   );
-  if (isDrawn) map.replaceChildren(...(await mapOf(address, kind, report.options)));
-  const first = await rowsOfResult(address, SHOWN_ROWS);
+  if (isDrawn) map.replaceChildren(...(await mapOf(address, kind, report.options, told)));
+  const first = (await rowsOfResult(address, SHOWN_ROWS)).map(told);
   // What was taken along comes first: a phone shows a few columns.
   const shown = first.map((row) => ({ ...Object.fromEntries(Object.entries(row).filter(([name]) => /^(observation|reference)_/.test(name))), ...row }));
   if (first.length) rows.append(element("h2", {}, first.length < report.rows ? "First rows" : "Rows"), rowsTable(shown, "first rows of the result"));

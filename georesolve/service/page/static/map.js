@@ -62,7 +62,8 @@ function wordsOf(row, kind) {
   return element("div", {}, element("span", {}, head), shown.length + rank.length ? definitions([...rank, ...shown]) : null);
 }
 
-export async function mapOf(address, kind, options) {
+// `toldRow` is a row in words of the page.
+export async function mapOf(address, kind, options, toldRow) {
   let layer;
   try {
     layer = await get(`${address}/tiles`);
@@ -74,7 +75,7 @@ export async function mapOf(address, kind, options) {
   const place = element("div", { class: "map", role: "region", "aria-label": "map of the result" });
   const told = element("p", { "aria-live": "polite", class: "faint" }, DRAWING);
   // Leaflet wants its place to have a size, so it must stand in the page before.
-  requestAnimationFrame(() => draw(place, told, address, layer, kind, options));
+  requestAnimationFrame(() => draw(place, told, address, layer, kind, options, toldRow));
   const beyond = `Beyond 85.0511° north or south, where this map ends: ${inRows(layer.rows_beyond)}.`;
   return [place, told, layer.rows_beyond ? element("p", { class: "faint" }, beyond) : ""];
 }
@@ -117,7 +118,7 @@ function swatches(name, colours) {
   return svg;
 }
 
-async function draw(place, told, address, layer, kind, options) {
+async function draw(place, told, address, layer, kind, options, toldRow) {
   const map = L.map(place, { worldCopyJump: true, minZoom: 1, maxZoom: layer.maxzoom });
   const isWide = place.clientWidth > WIDE_PIXELS;
   map.attributionControl.setPrefix(false).addAttribution("Natural Earth");
@@ -134,7 +135,7 @@ async function draw(place, told, address, layer, kind, options) {
   const tiles = L.tileLayer(`${address}/tiles/{z}/{x}/{y}.png`, doubled);
   const dots = L.canvas({ padding: 0.3 });
   // Leaflet takes a text for HTML, and an element as it is: ids are a stranger's.
-  const tip = (one) => wordsOf(one.options.row, kind);
+  const tip = (one) => wordsOf(toldRow(one.options.row), kind);
   const singles = L.featureGroup().bindTooltip(tip, { sticky: true });
   // Lines and polygons are filled by their counts: their first vertices would say the same again.
   const rows = kind === "reference" && layer.shapes && layer.rows <= MOST_FILLED ? new Map() : null;

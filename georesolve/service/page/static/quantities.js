@@ -27,6 +27,12 @@ export function seconds(value) {
   return `${Math.round(value / 86400)} days`;
 }
 
+// How far a reference is from its observation in time.
+export function apart(value, unit) {
+  const size = value * { s: 1, ms: 1e-3, us: 1e-6, ns: 1e-9 }[unit];
+  return size ? `${seconds(Math.abs(size))} ${size < 0 ? "before" : "after"}` : "at the same time";
+}
+
 // Of an estimate no more digits are known.
 export const roughly = (value) => seconds(Number(value.toPrecision(2)));
 
