@@ -207,6 +207,7 @@ def test_a_crs_that_is_missing_is_named_in_its_field(chromium, service):
         page.goto("/?match")
         panel = put(page, "References", "utm.csv", content)
         expect(panel.get_by_role("alert")).to_contain_text("metres")
+        expect(panel.get_by_role("button", name="take all numbers for degrees")).to_have_count(0)
         field = panel.get_by_label("CRS of these coordinates")
         for crs, said in (("utm 32", "PROJ knows no way"), ("25832", "extent 49.72° N")):
             expect(field).to_have_attribute("aria-invalid", "true")
@@ -751,6 +752,7 @@ def test_a_refused_file_is_read_in_another_way_by_a_button(chromium, service, tm
         panel.get_by_role("button", name="towns").click()
         expect(panel.get_by_role("alert")).to_contain_text("there is no point")
         panel.get_by_role("button", name="keep them, without a match").click()
+        expect(page.locator("select[name=on_invalid]")).to_be_visible()
         expect(panel).to_contain_text("1 of them without valid coordinates")
         assert panel.get_by_label("Layer of a GeoPackage").input_value() == "towns"
         put(page, "References", "excel.csv", "lat;lon;name\n1,5;2,5;Köln\n".encode("cp1252"))

@@ -158,10 +158,11 @@ export class MatchOptions {
     return Object.fromEntries(reads.map(([name, { value }]) => [name, value()]));
   }
 
-  // What else a file could be read with that a refusal names: words, and what sets it.
+  // What else a file could be read with that a refusal names: words, and what sets it, for all files
+  // that follow, so that it is seen.
   waysAround(detail) {
     return Object.entries(this.fields).flatMap(([name, { option, field }]) =>
-      option.reads ? Object.entries(option.says).filter(([value]) => detail.includes(`option ${name}=${value}`)).map(([value, words]) => [`${option.label}: ${words}`, () => (field.value = value)]) : [],
+      option.reads ? Object.entries(option.says).filter(([value]) => detail.includes(`option ${name}=${value}`)).map(([value, words]) => [`${option.label}: ${words}`, () => ((field.value = value), (this.more.open = true))]) : [],
     );
   }
 

@@ -149,7 +149,9 @@ export class PointSet {
     const [, lat, lon] = /send the options lat=(.+) and lon=(.+); or/.exec(detail) ?? [];
     const swapped = lat ? [button(`Latitude is ${lat}, longitude is ${lon}`, () => Object.assign(this.names.lat, { value: lat }) && Object.assign(this.names.lon, { value: lon }))] : [];
     const encoded = /charset=windows-1252/.test(detail) ? [button("Read it as windows-1252", () => (this.names.charset.value = "windows-1252"))] : [];
-    return [...layers, ...swapped, ...encoded, ...this.options().waysAround(detail).map(([words, set]) => button(words, set))];
+    // Metres are no degrees, whatever is trusted: their CRS is what is missing.
+    const ways = /metres of a projected CRS/.test(detail) ? [] : this.options().waysAround(detail);
+    return [...layers, ...swapped, ...encoded, ...ways.map(([words, set]) => button(words, set))];
   }
 
   async #become(dataset) {
