@@ -343,7 +343,7 @@ def test_back_and_a_reload_keep_what_was_filled_in(page):
     page.get_by_text("More options").click()
     page.get_by_label("Each pair once").check()
     panel = page.get_by_role("group", name="References")
-    panel.get_by_label("place").uncheck()
+    panel.get_by_label("place", exact=True).uncheck()
     expect(page.get_by_text("row (from a sample")).to_be_visible()
     page.get_by_role("button", name="Match").click()
     expect(page.get_by_role("heading", name="all, within 643.7376 km")).to_be_visible()
@@ -354,8 +354,10 @@ def test_back_and_a_reload_keep_what_was_filled_in(page):
         expect(page.locator("input[name=distance_m]")).to_have_value("400")
         expect(unit).to_have_value("miles")
         expect(page.get_by_label("Each pair once")).to_be_checked()
-        expect(panel.get_by_label("place")).not_to_be_checked()
-        expect(page.get_by_role("group", name="Observations").get_by_label("place")).to_be_checked()
+        expect(panel.get_by_label("place", exact=True)).not_to_be_checked()
+        expect(
+            page.get_by_role("group", name="Observations").get_by_label("place", exact=True)
+        ).to_be_checked()
     page.get_by_role("link", name="Match").click()
     expect(page.locator("select[name=question]")).to_have_value("nearest")
 
@@ -782,6 +784,11 @@ def test_polygons_are_filled_by_their_counts(page, tmp_path, pictures):
     place = page.get_by_role("region", name="map of the result")
     shapes = place.locator("path.shape")
     expect(shapes).to_have_count(3)
+    # All of each is in view, not only where it begins.
+    frame = place.bounding_box()
+    for box in [one.bounding_box() for one in shapes.all()]:
+        for at, size in (("x", "width"), ("y", "height")):
+            assert frame[at] < box[at] < box[at] + box[size] < frame[at] + frame[size]
     expect(page.get_by_text("Point at a line or a polygon")).to_be_visible()
     swatches = page.get_by_role("list", name="counts by colour").locator("rect")
     colours = [one.get_attribute("fill") for one in swatches.all()]

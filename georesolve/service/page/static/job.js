@@ -112,8 +112,8 @@ async function showOutcome(outcome, job, address) {
         isDrawn ? element("section", { class: "card" }, element("h2", {}, isCount ? "Counts" : kind === "nearest" && report.options.k > 1 ? "Distances to the nearest" : "Distances"), histogramOf(spread, isCount)) : null,
         element("section", { class: "card" }, element("h2", {}, "Download"), element("p", { class: "faint" }, `${inRows(report.rows)}, ${bytes(report.size_bytes)} as Parquet`), downloadsOf(job, address, isCount)),
       ),
+      rows,
     ),
-    rows,
     ...(hasOtherEarth(kind, report) ? [folded(...otherEarth(address, report, process.inputs, (other) => ended(other, () => {})))] : []),
     folded("From a program", ...commandsOf(new URL(address, document.baseURI).href, isCount)),
     folded("Options", definitions(Object.entries({ ...report.options, ...report.options.filters }).filter(([name]) => name in process.inputs).map(([name, value]) => [name, textOf(value)]))),
@@ -135,7 +135,7 @@ async function showOutcome(outcome, job, address) {
     ),
     element("div", { class: "row" }, element("button", { class: "wrong", onclick: () => removed(address) }, "Remove job and result")),
   );
-  if (isDrawn) map.replaceChildren(...(await mapOf(address, kind, report.options, told)));
+  if (isDrawn) map.replaceChildren(...(await mapOf(address, kind, report, told)));
   const first = (await rowsOfResult(address, SHOWN_ROWS)).map(told);
   // What was taken along comes first: a phone shows a few columns.
   const shown = first.map((row) => ({ ...Object.fromEntries(Object.entries(row).filter(([name]) => /^(observation|reference)_/.test(name))), ...row }));

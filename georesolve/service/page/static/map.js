@@ -63,7 +63,7 @@ function wordsOf(row, kind) {
 }
 
 // `toldRow` is a row in words of the page.
-export async function mapOf(address, kind, options, toldRow) {
+export async function mapOf(address, kind, report, toldRow) {
   let layer;
   try {
     layer = await get(`${address}/tiles`);
@@ -75,7 +75,7 @@ export async function mapOf(address, kind, options, toldRow) {
   const place = element("div", { class: "map", role: "region", "aria-label": "map of the result" });
   const told = element("p", { "aria-live": "polite", class: "faint" }, DRAWING);
   // Leaflet wants its place to have a size, so it must stand in the page before.
-  requestAnimationFrame(() => draw(place, told, address, layer, kind, options, toldRow));
+  requestAnimationFrame(() => draw(place, told, address, layer, kind, report, toldRow));
   const beyond = `Beyond 85.0511° north or south, where this map ends: ${inRows(layer.rows_beyond)}.`;
   return [place, told, layer.rows_beyond ? element("p", { class: "faint" }, beyond) : ""];
 }
@@ -118,12 +118,14 @@ function swatches(name, colours) {
   return svg;
 }
 
-async function draw(place, told, address, layer, kind, options, toldRow) {
+async function draw(place, told, address, layer, kind, report, toldRow) {
   const map = L.map(place, { worldCopyJump: true, minZoom: 1, maxZoom: layer.maxzoom });
   const isWide = place.clientWidth > WIDE_PIXELS;
   map.attributionControl.setPrefix(false).addAttribution("Natural Earth");
   L.control.scale({ position: "bottomright" }).addTo(map);
-  const [west, south, east, north] = layer.bounds;
+  // A row a line or polygon lies on the map where that begins, and all of it is to be seen.
+  const whole = kind === "reference" && layer.shapes ? report.references_bbox : null;
+  const [west, south, east, north] = whole?.[2] <= 180 ? whole : layer.bounds;
   const all = [[south, west], [north, east]];
   map.fitBounds(all);
   // A result of the whole world would stand there twice, small: the poles are a way up or down.
@@ -143,13 +145,13 @@ async function draw(place, told, address, layer, kind, options, toldRow) {
   else for (const one of [tiles, singles]) one.addTo(map);
   const layers = { [kind in COUNTED ? "Counts" : "Distances"]: tiles, [kind in COUNTED ? "Single points" : "Points and lines"]: singles, ...ground };
   L.control.layers({}, layers, { collapsed: !isWide }).addTo(map);
-  const whole = L.control({ position: "topleft" });
-  whole.onAdd = () => element("div", { class: "leaflet-bar" }, element("a", { href: "#", role: "button", title: "Show all", "aria-label": "Show all", onclick: (event) => (event.preventDefault(), map.fitBounds(all)) }, "⤢"));
-  whole.addTo(map);
+  const showAll = L.control({ position: "topleft" });
+  showAll.onAdd = () => element("div", { class: "leaflet-bar" }, element("a", { href: "#", role: "button", title: "Show all", "aria-label": "Show all", onclick: (event) => (event.preventDefault(), map.fitBounds(all)) }, "⤢"));
+  showAll.addTo(map);
   const key = L.control({ position: "bottomleft" });
   key.onAdd = () => element("div", { class: "key" }, keyOf(layer, kind, Boolean(rows)));
   key.addTo(map);
-  const ranks = kind === "nearest" ? options.k : 1;
+  const ranks = kind === "nearest" ? report.options.k : 1;
   let words = DRAWING;
   const tell = () => (told.textContent = tiles.isLoading() ? DRAWING : words);
   let asking = new AbortController();

@@ -131,6 +131,7 @@ export class PointSet {
     // Of a file with several layers nothing is wrong.
     const [layers, asks] = problem.detail.split(": name one of them");
     const shown = problemOf(asks ? { ...problem, title: "Which layer?", detail: layers } : problem);
+    if (asks) shown.className = "remark";
     const buttons = this.#mending(problem);
     shown.append(element("div", { class: "row" }, buttons));
     this.found.prepend(shown);
