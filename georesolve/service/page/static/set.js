@@ -22,6 +22,7 @@ const PRESSED = ["layer", "charset"];
 const SAYS = { observations: ["Observations", "what was seen"], references: ["References", "where things are"] };
 const ENDINGS = ".parquet,.csv,.tsv,.geojson,.json,.arrow,.arrows,.gpkg,.fgb,.zip,.gz";
 const SHOWN_ROWS = 5;
+const TIME = /^\d{4}-\d\d-\d\d/;
 
 export class PointSet {
   // `registered` are datasets to choose from; `options` say how a file is to be read.
@@ -191,15 +192,17 @@ export class PointSet {
     if (this.isOpened && !this.details.contains(document.activeElement)) this.details.open = this.isOpened = false;
     const facts = [inRows(dataset.rows), dataset.geometry && `lines and polygons in ${dataset.geometry}`, dataset.invalid_rows ? `${count(dataset.invalid_rows)} of them without valid coordinates` : null, extent];
     this.found.append(element("p", {}, element("strong", {}, this.file?.name ?? dataset.name), element("br"), element("span", { class: "faint" }, facts.filter(Boolean).join(" · "))));
+    const rows = await get(`datasets/${dataset.id}/rows?most=${SHOWN_ROWS}`, { signal });
     const others = dataset.columns.filter((name) => ![dataset.lat, dataset.lon, dataset.id_column].includes(name));
     if (others.length) {
       // What a map can show at a point without a further step.
-      const called = others.find((name) => /^(name|title|label)$/i.test(name)) ?? others.find((name) => /name/i.test(name)) ?? (dataset.id_column ? null : others.find((name) => dataset.lat !== `${name}_lat`));
+      const isText = (name) => rows.some((row) => typeof row[name] === "string" && !TIME.test(row[name]));
+      const plain = others.filter((name) => dataset.lat !== `${name}_lat`);
+      const called = [/^(name|title|label)$/i, /name/i].map((words) => others.find((name) => words.test(name))).find(Boolean) ?? (dataset.id_column ? null : (plain.find(isText) ?? plain[0]));
       const box = (name) => element("label", { class: "chip" }, element("input", { type: "checkbox", value: name, checked: name === called, onchange: this.changed }), ` ${name}`);
       this.carry.append(element("h3", {}, "Take along into the result"), ...others.map(box));
     }
     if (!dataset.rows) this.found.append(element("p", { class: "remark" }, "The file has no rows, so nothing can be matched."));
-    const rows = await get(`datasets/${dataset.id}/rows?most=${SHOWN_ROWS}`, { signal });
     this.found.append(rowsTable(rows, `first rows of the ${this.role}`, dataset));
   }
 
