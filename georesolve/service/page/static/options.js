@@ -23,6 +23,7 @@ const OPTIONS = [
   { name: "max_distance_m", first: true, metres: true, label: "Not farther than", empty: "no limit" },
   { name: "distance_m", first: true, metres: true, label: "Within", required: true, called: "the distance" },
   { name: "summary", first: true, label: "Result", choices: SUMMARIES, note: "counts make no pairs, however many these would be" },
+  { name: "summed", first: true, with: "summary", label: "And sum, mean, least and largest of", typed: namesOf, columns: true, empty: "such as population", note: "columns of numbers that are counted, several with commas between" },
   { name: "exclude_self", label: "Leave out an observation's own row", note: "for a set that is matched with itself" },
   { name: "once", label: "Each pair once", note: "for a set that is matched with itself", without: ["reference"] },
   { name: "by", label: "Only where these columns are equal", typed: namesOf, columns: true, empty: "such as country", note: "of both files, several with commas between; points only", without: ["reference"] },
@@ -54,7 +55,7 @@ export class MatchOptions {
       },
     });
     for (const option of OPTIONS) {
-      const { schema, description } = described.nearest[option.name] ?? described.within[option.name];
+      const { schema, description } = described.nearest[option.name] ?? described.within[option.name] ?? { schema: {} };
       const onchange = () => {
         this.#show();
         changed();
@@ -129,10 +130,12 @@ export class MatchOptions {
   // Show the options that the question has; others are hidden, and not sent.
   #show() {
     for (const { option, field, label } of Object.values(this.fields)) {
-      const isOfOther = option.name === "summary" ? this.question !== "within" : !(option.name in this.described[this.question]);
+      const isOfSummary = ["summary", "summed"].includes(option.name);
+      const isOfOther = isOfSummary ? this.question !== "within" : !(option.name in this.described[this.question]);
       label.hidden = isOfOther || Boolean(this.summary && option.without?.includes(this.summary)) || !this.#has(option.with);
       field.disabled = label.hidden;
     }
+    this.fields.summed.field.setAttribute("list", `${this.summary === "reference" ? "observations" : "references"}-columns`);
   }
 
   // Whether another option has a value, if it takes one.
@@ -147,6 +150,7 @@ export class MatchOptions {
       const given = label.hidden ? undefined : value();
       if (given === undefined) continue;
       if (name === "summary") Object.assign(values, { summary: { count: true }, summary_by: given });
+      else if (name === "summed") for (const one of given) values.summary[one] = ["sum", "mean", "min", "max"];
       else values[name] = given;
     }
     return values;
