@@ -39,10 +39,11 @@ const NEAR = {
   reference: (n) => `${many(n, "reference")} in and around this view: point at one to read its count.`,
 };
 
-// What one of the two sets is called in a row: by a column that is a name, by its id, or by its row.
+// What one of the two sets is called in a row: by a column that is a name, its id, another column, or its row.
 export function calledIn(row, role) {
-  const own = Object.keys(row).filter((key) => key.startsWith(`${role}_`) && typeof row[key] === "string");
-  const name = own.find((key) => NAMED.test(key)) ?? (row[`${role}_id`] !== undefined ? `${role}_id` : own[0]);
+  const own = Object.keys(row).filter((key) => key.startsWith(`${role}_`) && ["string", "number"].includes(typeof row[key]));
+  const texts = own.filter((key) => typeof row[key] === "string");
+  const name = texts.find((key) => NAMED.test(key)) ?? (row[`${role}_id`] !== undefined ? `${role}_id` : (texts[0] ?? own[0]));
   return name && row[name] !== null ? String(row[name]) : `row ${row[role]}`;
 }
 

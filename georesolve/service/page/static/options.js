@@ -21,7 +21,7 @@ const UNITS = { m: 1, km: 1000, miles: 1609.344 };
 const OPTIONS = [
   { name: "k", first: true, label: "References for each observation (k)" },
   { name: "max_distance_m", first: true, metres: true, label: "Not farther than", empty: "no limit" },
-  { name: "distance_m", first: true, metres: true, label: "Within", required: true, called: "the distance" },
+  { name: "distance_m", first: true, metres: true, label: "Within", note: "one just as far is within", required: true, called: "the distance" },
   { name: "summary", first: true, label: "Result", choices: SUMMARIES, note: "counts make no pairs, however many these would be" },
   { name: "summed", first: true, with: "summary", label: "And sum, mean, least and largest of", typed: namesOf, columns: true, empty: "such as population", note: "columns of numbers that are counted, several with commas between" },
   { name: "exclude_self", label: "Leave out an observation's own row", note: "for a set that is matched with itself" },

@@ -8,7 +8,8 @@ import { count } from "./quantities.js";
 // result, `filled` says by the row of the set how it is filled, and what stands there.
 export async function shapesOn(map, address, filled = null) {
   const told = element("p", { class: "faint", "aria-live": "polite" });
-  map.createPane("shapes").style.zIndex = 350;
+  // Above borders, below names.
+  map.createPane("shapes").style.zIndex = 300;
   const style = { color: "#b87a00", weight: 1.5, fillColor: "#ffc35c", fillOpacity: 0.15, className: "shape" };
   const own = ({ properties }) => (filled ? { ...style, fillColor: filled.colour(properties.reference), fillOpacity: 0.75 } : style);
   const drawn = L.geoJSON(null, { pane: "shapes", interactive: Boolean(filled), style: own }).addTo(map);
