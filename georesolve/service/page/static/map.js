@@ -130,7 +130,7 @@ async function draw(place, told, address, layer, kind, report, toldRow) {
   const all = [[south, west], [north, east]];
   map.fitBounds(all);
   // A result of the whole world would stand there twice, small: the poles are a way up or down.
-  const once = Math.floor(Math.log2((1.1 * map.getSize().x) / TILE_PIXELS));
+  const once = Math.floor(Math.log2((1.25 * map.getSize().x) / TILE_PIXELS));
   if (map.getZoom() < once) map.setView(map.getCenter(), once, { animate: false });
   const ground = await groundOf(map);
   // A pixel of a tile is two of the map: single observations are seen.
