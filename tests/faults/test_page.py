@@ -455,6 +455,23 @@ def test_groups_and_times(chromium, service):
         expect(page.get_by_text("The same on the ellipsoid")).to_have_count(0)
 
 
+def test_columns_of_other_names_are_compared(page):
+    page.goto("/?match")
+    put(page, "Observations", "here.csv", b"lat,lon,kind,seen\n0,0,1,10\n0,1,2,20\n")
+    put(page, "References", "there.csv", b"lat,lon,type,made\n0,0,2,21\n0,9,1,9\n")
+    page.get_by_text("More options").click()
+    page.locator("[name=by]").fill("kind = type")
+    page.locator("[name=time]").fill("seen=made")
+    page.keyboard.press("Tab")
+    page.locator("[name=max_time]").fill("5")
+    page.get_by_role("button", name="Match").click()
+    expect(page.get_by_role("heading", name="by kind, at most 5 apart")).to_be_visible()
+    rows = page.get_by_role("region", name="first rows of the result")
+    cells = [row.split("\t") for row in rows.inner_text().splitlines()]
+    at = cells[0].index("reference"), cells[0].index("time_apart")
+    assert [tuple(row[one] for one in at) for row in cells[1:]] == [("1", "-1"), ("0", "1")]
+
+
 def test_times_apart_are_lengths_of_time(page, tmp_path):
     page.goto("/?match")
     for legend, hours in (("Observations", [8, 9]), ("References", [7.5, 9])):

@@ -26,8 +26,8 @@ const OPTIONS = [
   { name: "summed", first: true, with: "summary", label: "And sum, mean, least and largest of", typed: namesOf, columns: true, empty: "such as population", note: "columns of numbers that are counted, several with commas between" },
   { name: "exclude_self", label: "Leave out an observation's own row", note: "for a set that is matched with itself" },
   { name: "once", label: "Each pair once", note: "for a set that is matched with itself", without: ["reference"] },
-  { name: "by", label: "Only where these columns are equal", typed: namesOf, columns: true, empty: "such as country", note: "of both files, several with commas between; points only", without: ["reference"] },
-  { name: "time", label: "Only near in time: the column of times", typed: String, columns: true, empty: "none", note: "of both files; points only", without: ["reference"] },
+  { name: "by", label: "Only where these columns are equal", typed: namesOf, columns: true, empty: "such as country", note: "of both files (kind, or kind = type where the names differ), several with commas between; points only", without: ["reference"] },
+  { name: "time", label: "Only near in time: the column of times", typed: String, columns: true, empty: "none", note: "of both files, or seen = made where the names differ; points only", without: ["reference"] },
   { name: "max_time", with: "time", label: "Not farther apart in time than", typed: lengthOf, empty: "15min", note: "d, h, min, s, or a number for times that are numbers", called: "how far apart in time", needed: isOpenInTime },
   { name: "time_direction", with: "time", label: "References in time", says: { nearest: "before or after", backward: "not later than the observation", forward: "not earlier than the observation" } },
   { name: "allow_exact", with: "time", label: "Take references of the very same time", note: "" },
@@ -151,6 +151,7 @@ export class MatchOptions {
       if (given === undefined) continue;
       if (name === "summary") Object.assign(values, { summary: { count: true }, summary_by: given });
       else if (name === "summed") for (const one of given) values.summary[one] = ["sum", "mean", "min", "max"];
+      else if (["by", "time"].includes(name)) Object.assign(values, ofEach(name, given));
       else values[name] = given;
     }
     return values;
@@ -203,6 +204,15 @@ const textOf = (field) => (field.type === "checkbox" ? String(field.checked) : f
 
 function namesOf(text) {
   return text.split(",").map((one) => one.trim()).filter(Boolean);
+}
+
+// Columns of both sets: by one name, or by one of each with = between.
+function ofEach(name, given) {
+  const pairs = [given].flat().map((one) => one.split("=").map((part) => part.trim()));
+  if (pairs.every((one) => one.length === 1)) return { [name]: given };
+  const [own, theirs] = [0, -1].map((at) => pairs.map((one) => one.at(at)));
+  const isList = Array.isArray(given);
+  return { [`observation_${name}`]: isList ? own : own[0], [`reference_${name}`]: isList ? theirs : theirs[0] };
 }
 
 function lengthOf(text) {
