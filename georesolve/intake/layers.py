@@ -113,7 +113,8 @@ def _opened_at(source: Source) -> str:
     if heads != {SHAPEFILE}:
         what = "compressed with zip"
         raise UnsupportedFormat(
-            f"{source.file}: the file is {what}, and holds no shapefile: send it unpacked",
+            f"{source.file}: the file is {what}, and holds no shapefile (.shp): add it, or send "
+            "what it holds unpacked",
             [{"file": source.file, "detail": what}],
         )
     if len({one.parent for one in shapes}) > 1:
