@@ -44,7 +44,7 @@ from georesolve.workers.gpus import DeviceChoice, choose_device
 from georesolve.workers.jobs import CarriedTooLong, FilterOptions, Job
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import NEAR
-from georesolve.workers.plan import Chunk, rows_a_group, too_wide, way_of
+from georesolve.workers.plan import Chunk, rows_a_group, too_wide, way_of, widths
 from georesolve.workers.rates import rows_a_second
 from georesolve.workers.result import provenance
 from georesolve.workers.sampling import sampled
@@ -339,7 +339,7 @@ def _job(
     match = options.match(*sets)
     check_match(*sets, match, options.on_invalid)
     job = Job("matches", folder, *match.in_order(*sets), match)
-    if obstacle := too_wide(job.observations.rows, job.options.ranks, job.widths()):
+    if obstacle := too_wide(job.observations.rows, job.options.ranks, widths(job)):
         raise CarriedTooLong(obstacle)
     return job, shapes if second.outlines is not None else None
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 from numbers import Integral, Real
 from types import NoneType
 from typing import (
+    TYPE_CHECKING,
     Any,
     ClassVar,
     Literal,
@@ -30,9 +31,9 @@ from georesolve.intake.columns import EVERY, Edges, OnInvalid, Reading, Role, Tr
 from georesolve.intake.errors import InvalidOption, meant
 from georesolve.kernels import MAX_K, Earth
 from georesolve.kernels.ways import Algorithm
-from georesolve.workers.datasets import PointSet
-from georesolve.workers.filters import nanoseconds, told_length
+from georesolve.workers.durations import nanoseconds, told_length
 from georesolve.workers.jobs import (
+    KINDS,
     Direction,
     FilterOptions,
     How,
@@ -42,7 +43,9 @@ from georesolve.workers.jobs import (
     SummaryBy,
     about,
 )
-from georesolve.workers.summaries import KINDS
+
+if TYPE_CHECKING:
+    from georesolve.workers.datasets import PointSet
 
 T = TypeVar("T", bound="_Shared")
 
@@ -349,7 +352,7 @@ class _Shared:
                 )
         return cls(**given)
 
-    def match(self, observations: PointSet, references: PointSet) -> MatchOptions:
+    def match(self, observations: "PointSet", references: "PointSet") -> MatchOptions:
         """The options that say how to match two sets."""
         names = [field.name for field in fields(MatchOptions)]
         given = {name: getattr(self, name) for name in names if hasattr(self, name)}

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns its exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not arguments or arguments[0] not in _ELSEWHERE:
-        # The options of commands load numba, which --help and --version do without. What begins
+        # The options of commands load numpy, which --help and --version do without. What begins
         # so is --print-completion.
         is_needed = any(one in _ON_FILES or one.startswith("--p") for one in arguments)
         given = parser(with_options=is_needed).parse_args(arguments)
@@ -61,7 +61,7 @@ def parser(*, with_options: bool = True) -> argparse.ArgumentParser:
     for name, does in (_ON_FILES | _ELSEWHERE).items():
         commands.add_parser(name, help=does)
     if with_options:
-        from georesolve.commands import files
+        from georesolve.commands import arguments
 
-        files.add_to(commands.choices)
+        arguments.add_to(commands.choices)
     return whole

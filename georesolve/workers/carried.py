@@ -40,7 +40,7 @@ def reader(job: Job, chunk: Chunk) -> Reader:
     names = list(dict.fromkeys([*job.carried()[0], *job.options.coordinates(job.observations)]))
     if not names:
         return lambda _: pa.table({})
-    of_observations = Carried(observations=job.widths().observations)
+    of_observations = Carried(observations=job.observations.width(job.carried()[0]))
     size = carried_bytes(chunk.stop - chunk.start, 1, of_observations)
     if not isinstance(file, SourceFiles) or size > _CHUNK_BYTES:
         return lambda own: read_rows(file, *own, names)

@@ -17,7 +17,13 @@ from georesolve.workers import memory
 from georesolve.workers.cluster import Cluster
 from georesolve.workers.datasets import ColumnSize, Dataset, column_sizes
 from georesolve.workers.jobs import Job, MatchOptions
-from georesolve.workers.plan import CHUNKS_IN_HAND, chunk_starts, observations_a_group, too_wide
+from georesolve.workers.plan import (
+    CHUNKS_IN_HAND,
+    chunk_starts,
+    observations_a_group,
+    too_wide,
+    widths,
+)
 from georesolve.workers.rates import rows_a_second
 from georesolve.workers.widths import NOTHING, Carried, Width
 
@@ -140,7 +146,7 @@ class Pace:
         """Note how long a job took on a cluster, from its first chunk to its result."""
         rows = job.observations.rows, job.references.as_points
         workers = len(cluster.workers())
-        planned = _planned(cluster.device, workers, *rows, job.options, job.widths(), compared)
+        planned = _planned(cluster.device, workers, *rows, job.options, widths(job), compared)
         self._ratios.append(seconds / planned.seconds)
 
     @property

@@ -1,10 +1,7 @@
 """Columns by which references are left out: groups of equal values, and windows of time."""
 
-import re
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import timedelta
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,47 +13,17 @@ from georesolve.kernels.devices import Device
 from georesolve.kernels.filters import GREATEST, LEAST
 from georesolve.kernels.query import Degrees
 from georesolve.workers.datasets import Dataset, read_rows
+from georesolve.workers.durations import NANOSECONDS, nanoseconds
 from georesolve.workers.frames import backend_on
 from georesolve.workers.jobs import FilterOptions, MatchOptions
 from georesolve.workers.refusals import InvalidInput, InvalidOption
 
 MISSING, ELSEWHERE = -1, -2
 """Groups of an observation without a value, and of one with values that no reference has."""
-_UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-_NANOSECONDS = _UNITS | {"min": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9}
-_DURATION = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([a-z]+)\s*")
 _GROUPS = "text, whole numbers, booleans, dates, or categories of these"
 _TIMES = "timestamps, dates or whole numbers"
 _USUAL_SHARE = 1 / 128
 """Of all time, what an observation asks for where nobody says it."""
-
-
-def nanoseconds(given: Any) -> Fraction | None:
-    """A length of time in nanoseconds; None of what is none."""
-    if isinstance(given, str):
-        parts = _DURATION.fullmatch(given)
-        known = parts and _NANOSECONDS.get(parts[2])
-        return Fraction(parts[1]) * known if parts and known else None
-    if isinstance(given, np.timedelta64):
-        unit, size = np.datetime_data(given.dtype)
-        # Months and years have no length, and 64 bits of nanoseconds hold 292 years.
-        known = _NANOSECONDS.get({"D": "d", "m": "min"}.get(unit, unit))
-        if np.isnat(given) or known is None:
-            return None
-        return Fraction(int(given.astype(np.int64)) * size * known)
-    if isinstance(given, timedelta):
-        more = int(getattr(given, "nanoseconds", 0))
-        return Fraction(given // timedelta(microseconds=1) * 1000 + more)
-    return None
-
-
-def told_length(given: Any) -> str | int | None:
-    """A length of time, or a number of a unit, as results tell it: equal ones are the same."""
-    length = nanoseconds(given)
-    if length is None:
-        return None if given is None else min(int(given // 1), GREATEST)
-    size, unit = max((size, unit) for unit, size in _NANOSECONDS.items() if int(length) % size == 0)
-    return f"{int(length) // size}{unit}"
 
 
 def _values(table: pa.Table, name: str, role: str) -> pa.Array:
@@ -318,7 +285,7 @@ class Keys:
                     f"max_time must be a length of time such as '15min' or a timedelta, got "
                     f"{given!r}: a number is for times that are numbers"
                 )
-            size = _NANOSECONDS["d"] if pa.types.is_date(kind) else _UNITS[unit]
+            size = NANOSECONDS["d"] if pa.types.is_date(kind) else NANOSECONDS[unit]
             return int(length // size)
         if length is not None:
             raise InvalidOption(
@@ -347,7 +314,7 @@ class Keys:
                 f"{their_kind} ({theirs.type}): give both of one kind"
             )
         kinds = [one.type for one in (values, theirs) if pa.types.is_timestamp(one.type)]
-        unit = min((kind.unit for kind in kinds), key=_UNITS.__getitem__, default="s")
+        unit = min((kind.unit for kind in kinds), key=NANOSECONDS.__getitem__, default="s")
         time = _instants("observations", name, values, unit)
         group[time < LEAST] = MISSING
         least, greatest = np.full(rows, LEAST), np.full(rows, GREATEST)

@@ -1,15 +1,21 @@
-"""What a job is to the workers: two datasets, the match options and a folder of its own."""
+"""What a job is to the workers: two datasets, the match options and a folder of its own.
+
+To say what options there are loads neither pyarrow nor numba.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from georesolve.kernels import MAX_K, Earth
 from georesolve.kernels.ways import Algorithm
-from georesolve.workers.datasets import Dataset, PointSet
-from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.places import Folder, Home, Place, own_place, place_of_parts
-from georesolve.workers.widths import Carried
+
+if TYPE_CHECKING:
+    from georesolve.workers.datasets import Dataset, PointSet
+    from georesolve.workers.index_files import IndexFolder
 
 S = TypeVar("S")
 
@@ -22,6 +28,8 @@ Question = Literal["nearest", "within"]
 Direction = Literal["nearest", "backward", "forward"]
 RankBy = Literal["distance", "time"]
 SummaryBy = Literal["observation", "reference"]
+KINDS = ("sum", "mean", "min", "max")
+"""What a summary makes of a column."""
 
 
 class CarriedTooLong(ValueError):
@@ -273,7 +281,7 @@ class Job:
         """Where the records of its chunks lie: what is done."""
         return own_place(self.folder).below(RECORDS)
 
-    def counting(self) -> "Job":
+    def counting(self) -> Job:
         """The job that counts the pairs of this one first: its folder goes with the records."""
         counted: dict[str, tuple[str, ...]] = {"count": ("count",)}
         options = replace(
@@ -305,13 +313,6 @@ class Job:
         """Columns that the result carries of the observations and of the references, ids first."""
         of_observations = self.options.of_observations(self.observations)
         return of_observations, self.options.of_references(self.references)
-
-    def widths(self) -> Carried:
-        """What the columns that the result carries take in memory."""
-        of_observations, of_references = self.carried()
-        return Carried(
-            self.observations.width(of_observations), self.references.width(of_references)
-        )
 
 
 def with_id(dataset: PointSet, columns: tuple[str, ...]) -> list[str]:

@@ -23,7 +23,7 @@ from georesolve.workers.manifest import Manifest
 from georesolve.workers.partitions import RUN, bounds, resolve, resolve_run, standing_record
 from georesolve.workers.parts import read_record, record_name
 from georesolve.workers.places import OutputFailed, named
-from georesolve.workers.plan import CHUNKS_IN_HAND, Chunk, Run, chunks, next_run, too_wide
+from georesolve.workers.plan import CHUNKS_IN_HAND, Chunk, Run, chunks, next_run, too_wide, widths
 from georesolve.workers.plugin import READY
 from georesolve.workers.rates import takes_long
 from georesolve.workers.sampling import compared
@@ -104,7 +104,7 @@ def run(
     have more than `most_bytes`. It also raises JobCancelled, CarriedTooLong, WorkerLost,
     ClusterLost, SourceFailed and InvalidInput.
     """
-    carried = job.widths()
+    carried = widths(job)
     if obstacle := too_wide(job.observations.rows, job.options.ranks, carried):
         raise CarriedTooLong(obstacle)
     if job.output and not job.records.is_made():

@@ -10,12 +10,11 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias, cast
 
-import pyarrow as pa
-
 from georesolve.workers import files
 from georesolve.workers.objects import NoBucket, ObjectFile, asked, object_store, objects_below
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from obstore import ObjectMeta
     from obstore.store import S3Store
 

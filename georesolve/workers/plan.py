@@ -95,9 +95,15 @@ def observations_a_group(k: int, carried: Carried = NOTHING) -> int:
     return size
 
 
+def widths(job: Job) -> Carried:
+    """What the columns that the result of a job carries take in memory."""
+    of_observations, of_references = job.carried()
+    return Carried(job.observations.width(of_observations), job.references.width(of_references))
+
+
 def rows_a_group(job: Job) -> int:
     """What makes a row group of a job's result: so many pairs, or the rows of observations."""
-    carried = job.widths()
+    carried = widths(job)
     if not job.options.has_pairs:
         return observations_a_group(job.options.ranks, carried)
     size, each = PAIR_ROW_GROUP, carried.observations.row + carried.references.row

@@ -14,7 +14,6 @@ import pyarrow as pa
 from georesolve.kernels import Pairs
 from georesolve.workers.numbers import Values
 
-KINDS = ("sum", "mean", "min", "max")
 _LOW = 2**32 - 1
 
 

@@ -18,7 +18,8 @@ import pytest
 
 import georesolve
 from georesolve import Client, commands, resolve
-from georesolve.commands.files import METRES, metres, told
+from georesolve.commands.arguments import METRES, metres
+from georesolve.commands.files import told
 from georesolve.files import plan
 from georesolve.options import Options
 from georesolve.workers.gpus import count_gpus
@@ -356,10 +357,11 @@ def test_every_command_of_the_service_is_one_of_georesolve():
     assert [name for name in names if not re.search(f"^    {name} ", whole, re.MULTILINE)] == []
 
 
-@pytest.mark.parametrize("asked", [[], ["--help"], ["--version"]])
-def test_what_is_said_of_all_commands_loads_no_numba(asked):
+@pytest.mark.parametrize("asked", [[], ["--help"], ["--version"], ["within", "--help"]])
+def test_what_is_said_of_commands_loads_no_library_of_theirs(asked):
     script = (
-        f"import sys; sys.modules['numba'] = None; sys.argv = ['georesolve', *{asked}]\n"
+        f"import sys; sys.modules |= dict.fromkeys(('numba', 'pandas', 'pyarrow'))\n"
+        f"sys.argv = ['georesolve', *{asked}]\n"
         "from georesolve.__main__ import main; sys.exit(main())"
     )
     ran = subprocess.run(
@@ -367,7 +369,8 @@ def test_what_is_said_of_all_commands_loads_no_numba(asked):
     )
     assert ran.returncode == (0 if asked else 2)
     whole = {"--help": commands.parser().format_help(), "--version": georesolve.__version__}
-    assert whole.get("".join(asked), "COMMAND") in (ran.stdout or ran.stderr)
+    whole |= {"": "COMMAND", "within--help": "--max-time TIME"}
+    assert whole["".join(asked)] in (ran.stdout or ran.stderr)
 
 
 def test_help_says_what_a_flag_does_and_not_its_value(capsys):

@@ -12,7 +12,7 @@ import pytest
 import georesolve
 from georesolve import commands, kernels
 from georesolve.workers import filters
-from georesolve.workers.filters import nanoseconds
+from georesolve.workers.durations import nanoseconds
 from tests import oracle
 from tests.kernels.point_sets import sphere
 
