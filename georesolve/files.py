@@ -45,12 +45,12 @@ from georesolve.workers.jobs import CarriedTooLong, FilterOptions, Job
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import NEAR
 from georesolve.workers.plan import Chunk, rows_a_group, too_wide, way_of, widths
+from georesolve.workers.questions import MADE_PAIRS, Batch
 from georesolve.workers.rates import rows_a_second
 from georesolve.workers.result import provenance
 from georesolve.workers.sampling import sampled
 from georesolve.workers.splice import Splice, encode
 from georesolve.workers.threads import side_by_side
-from georesolve.workers.within import MADE_PAIRS, Batch
 
 _FORMATS = {one.suffix: one.pieces for one in FORMATS}
 _COPIED_BYTES = 8 << 20
@@ -425,16 +425,13 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
     counts: Counter[str] = Counter()
 
     def read(step: int) -> Iterator[tuple[Chunk, Batch]]:
-        names = [observations.lat, observations.lon]
-        names += [options.distance_m] if isinstance(options.distance_m, str) else []
-        names += options.filters.of_observations if options.filters else []
+        names = [observations.lat, observations.lon, *options.asked_of_observations]
         names = list(dict.fromkeys(names))
         for start in range(0, max(1, observations.rows), step):
             chunk = Chunk(start, min(start + step, observations.rows))
             table = read_rows(observations.file, *chunk, names)
             lat_deg, lon_deg = (table[name].to_numpy() for name in names[:2])
-            keys = None if options.filters is None else search.keys(options)
-            yield chunk, Batch.of(lat_deg, lon_deg, start, table, options, keys)
+            yield chunk, search.batch(lat_deg, lon_deg, start, table, options)
             if progress is not None:
                 progress(chunk.stop, observations.rows)
 

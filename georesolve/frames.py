@@ -37,6 +37,7 @@ from georesolve.searches import (
 from georesolve.workers.frames import Frame
 from georesolve.workers.jobs import MatchOptions, with_id
 from georesolve.workers.matches import STATUSES, statuses
+from georesolve.workers.questions import Batch
 
 _Part = tuple[Table, Reading, Sequence[str] | None]
 """The columns of a table that are needed, and how to read them; the names of all, if more."""
@@ -279,15 +280,11 @@ class _Cudf(_Pandas):
     def resolve(
         self, points: Points, search: Search, options: MatchOptions, progress: Progress | None
     ) -> Any:
-        named = options.of_observations(points)
-        if options.filters is not None:
-            named += options.filters.of_observations
-        if options.of_pairs:
-            named.append(str(options.distance_m))
-        elif (
+        named = [*options.of_observations(points), *options.asked_of_observations]
+        if (
             search.device == "cuda"
             and points.lat in self._given.columns
-            and not (options.near or options.filters)
+            and not (options.of_pairs or options.near or options.filters)
         ):
             return _on_gpu(self._given, points, search, options, progress, self._first_row)
         return super().resolve(self.on_host(points, named), search, options, progress)
@@ -361,7 +358,7 @@ def _gpu_rows(
     import cupy
 
     k = options.k
-    answer = search.answer(lat_deg, lon_deg, first_row, options)
+    answer = search.nearest(options).answer(Batch(lat_deg, lon_deg, first_row, 0.0))
     valid, n_valid = is_valid(lat_deg, lon_deg), search.references.valid_rows
     status = statuses(
         answer.reference.reshape(-1, k), valid, n_valid, exclude_self=options.exclude_self

@@ -17,10 +17,9 @@ from georesolve.intake.points import Points
 from georesolve.kernels.query import is_valid
 from georesolve.options import Options
 from georesolve.searches import Search
-from georesolve.workers.frames import backend_on
-from georesolve.workers.gpus import DeviceChoice, choose_device
+from georesolve.workers.gpus import DeviceChoice
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.within import Batch
+from georesolve.workers.questions import Batch
 
 if TYPE_CHECKING:
     from geopandas import GeoDataFrame
@@ -101,11 +100,11 @@ def sjoin_nearest(
     left, right = _sets(left_df, right_df, how, "sjoin_nearest", earth)
     with compiling():
         if how == "right":
-            search = Search(left, choose_device(device), earth=earth)
+            search = Search(left, device, earth=earth)
             asking, found, metres = _nearest(search, right, k, max_distance, exclusive)
             pairs = _Pairs(found, asking, metres)
         else:
-            search = Search(right, choose_device(device), earth=earth)
+            search = Search(right, device, earth=earth)
             pairs = _Pairs(*_nearest(search, left, k, max_distance, exclusive))
     if how == "inner":
         matched = pairs.right >= 0
@@ -161,7 +160,7 @@ def sjoin(
     each = metres if metres.ndim else float(metres)
     batch = Batch(left.lat_deg, left.lon_deg, 0, each)
     with compiling():
-        search = Search(right, choose_device(device), earth=earth)
+        search = Search(right, device, earth=earth)
         within = search.within(MatchOptions(question="within", earth=earth))
         starts, reference, distance_m = within.pairs(batch)
     pairs = _Pairs(np.arange(left.rows).repeat(np.diff(starts)), reference, distance_m)
@@ -259,10 +258,8 @@ def _whole(rows: int, asking: np.ndarray, found: np.ndarray, metres: np.ndarray)
 def _near(search: Search, points: Points, k: int, exclusive: bool) -> _Found:
     """References of points that are at most as far as the k-th, besides those at their place."""
     width = min(kernels.MAX_K, k + 1 + exclusive)
-    degrees = search.on_device(points.lat_deg, points.lon_deg)
-    answer = search.answer(*degrees, 0, MatchOptions(k=width))
-    to_host = backend_on(search.device).to_host
-    reference, metres = (to_host(column).reshape(-1, width) for column in answer)
+    answer = search.answer(points.lat_deg, points.lon_deg, MatchOptions(k=width))
+    reference, metres = (column.reshape(-1, width) for column in answer)
     wanted = k + (
         np.count_nonzero(metres == 0, axis=1) if exclusive else np.zeros(points.rows, int)
     )
@@ -294,9 +291,8 @@ def _near_shapes(search: Search, shapes: Points, k: int) -> _Found:
     long a way are looked for together.
     """
     assert shapes.shapes is not None, "there are some"
-    begins = search.on_device(shapes.lat_deg, shapes.lon_deg)
-    answer = search.answer(*begins, 0, MatchOptions(k=k))
-    reach = backend_on(search.device).to_host(answer.distance_m).reshape(-1, k)[:, -1]
+    answer = search.answer(shapes.lat_deg, shapes.lon_deg, MatchOptions(k=k))
+    reach = answer.distance_m.reshape(-1, k)[:, -1]
     steps = np.ceil(np.log2(np.nan_to_num(reach, nan=_WHOLE_GLOBE_M / 2) + 1))
     near = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
     for step in np.unique(steps):

@@ -31,7 +31,7 @@ from georesolve.options import (
 from georesolve.partitions import is_collection, matched_later
 from georesolve.searches import Progress, Search
 from georesolve.workers.files import complete
-from georesolve.workers.gpus import DeviceChoice, choose_device
+from georesolve.workers.gpus import DeviceChoice
 from georesolve.workers.jobs import FilterOptions, MatchOptions, with_id
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -261,7 +261,7 @@ def _resolved(
             )
     else:
         points_of_references = _references(references, observations, points, asked)
-        search = Search(points_of_references, choose_device(device), earth=asked.earth)
+        search = Search(points_of_references, device, earth=asked.earth)
     match = _checked(points, search.references, asked, first_row)
     if match.summary_by == "reference":
         if isinstance(references, Index):
@@ -364,7 +364,7 @@ class Index:
         }
         options = Options.of(**own, earth=earth, reference_by=by, observation_by=by)
         points = given(references, "references").points(options.reading("references"), None)
-        self.search = Search(points, choose_device(device), earth=earth)
+        self.search = Search(points, device, earth=earth)
         if by is not None or time is not None:
             filters = replace(options.filters or FilterOptions(), reference_time=time)
             self.search.filtered(MatchOptions(filters=filters), None)

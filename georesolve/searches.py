@@ -2,9 +2,8 @@
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -16,18 +15,16 @@ from georesolve.extras import needed
 from georesolve.intake.plausibility import refuse_filters
 from georesolve.intake.points import Points, write_points
 from georesolve.kernels.devices import Device
-from georesolve.kernels.query import Degrees
-from georesolve.workers.evidence import valid_rows
+from georesolve.kernels.query import Degrees, is_valid
 from georesolve.workers.filters import Keys, Narrowed
 from georesolve.workers.frames import backend_on
-from georesolve.workers.gpus import count_gpus
+from georesolve.workers.gpus import DeviceChoice, choose_device, count_gpus
 from georesolve.workers.index_files import map_index, write_index
 from georesolve.workers.jobs import FilterOptions, Job, MatchOptions
 from georesolve.workers.manifest import open_matches
-from georesolve.workers.matches import answered, matches, nearest_of, with_carried, with_near
-from georesolve.workers.plan import Chunk
+from georesolve.workers.matches import with_carried, with_near
+from georesolve.workers.questions import MADE_PAIRS, Batch, Nearest, Within, WithinShapes
 from georesolve.workers.rates import rows_a_second
-from georesolve.workers.within import MADE_PAIRS, Batch, Within, WithinShapes
 
 Progress = Callable[[int, int], None]
 """Called with the number of observations that are resolved, and of all."""
@@ -47,81 +44,73 @@ def deserves_all_gpus(n_observations: int, n_references: int, options: MatchOpti
 
 
 class Search:
-    """References that are searched on a device; their index is built on first need.
+    """References that are searched on a device; their index is built on first need, by one thread.
 
-    Where what searches them are `asking` lines and polygons, they look for these instead.
+    Where what searches them are `asking` lines and polygons, they look for these instead. Another
+    process gets the references, chooses a device of its own and builds the index anew: that is
+    sooner done than sent.
     """
 
     def __init__(
         self,
         references: Points,
-        device: Device,
+        device: DeviceChoice,
         asking: Points | None = None,
         earth: kernels.Earth = "sphere",
     ) -> None:
-        self.references, self.device, self.earth = references, device, earth
+        self.references, self.device, self.earth = references, choose_device(device), earth
+        self._sent = references, device, asking, earth
+        self._index: kernels.ReferenceIndex | kernels.ShapeIndex | None = None
         self._keys: dict[Any, Keys] = {}
         self._filtered: dict[Any, kernels.FilteredIndex] = {}
         self._asking = asking if asking is not None and asking.shapes is not None else None
-        # Of threads that search, one makes what is by group and in time.
-        self.making: AbstractContextManager[Any] = nullcontext()
+        self._making = RLock()
 
-    @cached_property
-    def index(self) -> kernels.ReferenceIndex | kernels.ShapeIndex:
-        """What the kernels search."""
+    def __reduce__(self) -> Any:
+        return Search, self._sent
+
+    def index(self, *, copies: bool = False) -> Any:
+        """The `kernels.ReferenceIndex`, of lines and polygons the `ShapeIndex`.
+
+        With `copies` it has all of the references at one place.
+        """
+        with self._making:
+            if self._index is None:
+                self._index = self._built()
+            if copies and not self._index.whole:
+                self._index = self._built(copies=True)
+            return self._index
+
+    def _built(self, *, copies: bool = False) -> kernels.ReferenceIndex | kernels.ShapeIndex:
         shaped = self._asking or self.references
         if shaped.shapes is not None:
             return kernels.ShapeIndex(shaped.rows, shaped.shapes, self.device)
         degrees = self.on_device(self.references.lat_deg, self.references.lon_deg)
-        return kernels.build_index(*degrees, earth=self.earth)
+        return kernels.build_index(*degrees, copies=copies, earth=self.earth)
 
     def save_index(self, path: Path) -> None:
         """Write the index to a file, from a CPU; a GPU builds one sooner than it reads one."""
         if self.device == "cpu" and self.earth == "sphere":
-            write_index(self.index, path, self.references.sha256)
+            write_index(self.index(), path, self.references.sha256)
 
     def open_index(self, path: Path) -> None:
         """Map the index of the same references from a file, if there is one that can be used."""
         if self.device == "cpu" and self.earth == "sphere" and path.exists():
-            mapped = map_index(path, self.references.sha256)
-            if mapped is not None:
-                self.index = mapped
+            self._index = map_index(path, self.references.sha256)
 
     def on_device(self, lat_deg: np.ndarray, lon_deg: np.ndarray) -> tuple[Any, Any]:
         """Coordinates on the device of the search."""
         to_device = backend_on(self.device).to_device
         return to_device(lat_deg), to_device(lon_deg)
 
-    def answer(
-        self,
-        lat_deg: Any,
-        lon_deg: Any,
-        first_row: int,
-        options: MatchOptions,
-        narrowed: Narrowed | None = None,
-    ) -> kernels.Answer:
-        """What the kernels find for observations on the device, `first_row` the first of them."""
-        index: Any = self.index if narrowed is None else self.filtered(options, narrowed)
-        return kernels.nearest(
-            index,
-            lat_deg,
-            lon_deg,
-            k=options.k,
-            max_distance_m=options.max_distance_m,
-            exclude_self=options.exclude_self,
-            first_row=first_row,
-            algorithm=options.algorithm,
-            filters=narrowed and narrowed.on(index),
-        )
-
     def keys(self, options: MatchOptions) -> Keys:
         """The groups and times of the references, as options name them."""
         references, asked = self.references, options.filters or FilterOptions()
         refuse_filters(self.earth, are_shapes=references.shapes is not None)
         names = asked.reference_by, asked.reference_time
-        with self.making:
+        with self._making:
             if names not in self._keys:
-                valid = valid_rows(references.lat_deg, references.lon_deg)
+                valid = is_valid(references.lat_deg, references.lon_deg)
                 self._keys[names] = Keys(asked, references.kept, valid)
             return self._keys[names]
 
@@ -131,25 +120,51 @@ class Search:
         unit = keys.unit if narrowed is None else narrowed.unit
         # By its names alone: another window finds the same, if not as fast.
         key = asked.reference_by, asked.reference_time, unit
-        with self.making:
+        with self._making:
             if key not in self._filtered:
                 degrees = Degrees(*self.on_device(self.references.lat_deg, self.references.lon_deg))
                 self._filtered[key] = keys.index(asked, degrees, unit, self.device)
             return self._filtered[key]
+
+    def batch(
+        self,
+        lat_deg: np.ndarray,
+        lon_deg: np.ndarray,
+        first_row: int,
+        columns: pa.Table,
+        options: MatchOptions,
+    ) -> Batch:
+        """Observations, of which `columns` has those that say what each may match."""
+        keys = None if options.filters is None else self.keys(options)
+        return Batch.of(lat_deg, lon_deg, first_row, columns, options, keys)
+
+    def nearest(self, options: MatchOptions) -> Nearest:
+        """What finds the nearest references of observations."""
+
+        def indexes(narrowed: Narrowed | None) -> Iterator[tuple[int, Any]]:
+            yield 0, self.index() if narrowed is None else self.filtered(options, narrowed)
+
+        to_host = backend_on(self.device).to_host
+        return Nearest(indexes, options, self.references.valid_rows, to_host)
+
+    def answer(
+        self, lat_deg: np.ndarray, lon_deg: np.ndarray, options: MatchOptions
+    ) -> kernels.Answer:
+        """The nearest references of observations, and how far they are, on the host."""
+        asked = Batch(lat_deg, lon_deg, 0, 0.0).on(self.device)
+        return kernels.Answer(
+            *map(backend_on(self.device).to_host, self.nearest(options).answer(asked))
+        )
 
     def within(self, options: MatchOptions, narrowed: Narrowed | None = None) -> Within:
         """What finds pairs: all references within a distance, or the nearest for a summary."""
         known = options, self.references.valid_rows, self.references.kept.__getitem__
         if narrowed is not None:
             return Within(self.filtered(options, narrowed), *known)
-        if options.question == "within" and not self.index.whole:
-            # It lacks some of the references at one place.
-            degrees = self.on_device(self.references.lat_deg, self.references.lon_deg)
-            self.index = kernels.build_index(*degrees, copies=True, earth=self.earth)
+        index = self.index(copies=options.question == "within")
         if self._asking is not None:
-            assert isinstance(self.index, kernels.ShapeIndex), "what asks are shapes"
-            return WithinShapes(*known, index=self.index, points=self._points)
-        return Within(self.index, *known)
+            return WithinShapes(*known, index=index, points=self._points)
+        return Within(index, *known)
 
     def _points(self) -> Iterator[tuple[Any, Any]]:
         """All references, some at a time, as lines and polygons ask for them."""
@@ -165,31 +180,16 @@ class Search:
 
     def found(self, batch: Batch, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:
         """The rows of a result for some observations, and how many there are by status."""
-        rows, counts = self._found(batch, options)
-        if options.near:
-            here = Degrees(batch.lat_deg, batch.lon_deg)
-            there = self._near(rows, here, batch.first_row)
-            rows = with_near(rows, here, there, batch.first_row, self.earth)
-        return rows, counts
-
-    def _near(self, rows: pa.Table, here: Degrees, first_row: int) -> Iterable[pa.Array]:
-        """Where the references of rows are nearest: latitudes and longitudes."""
-        if (self._asking or self.references).shapes is None:
-            given = self.references.lat_deg, self.references.lon_deg
-            return [pa.array(one).take(rows["reference"]) for one in given]
-        assert isinstance(self.index, kernels.ShapeIndex), "there are shapes"
-        return nearest_of(self.index, rows, here, first_row)
-
-    def _found(self, batch: Batch, options: MatchOptions) -> tuple[pa.Table, dict[str, int]]:
         if options.of_pairs:
-            return self.within(options, batch.narrowed).found(batch)
-        lat_deg, lon_deg, first_row, _, narrowed = batch
-        valid, n_valid = valid_rows(lat_deg, lon_deg), self.references.valid_rows
-        chunk = Chunk(first_row, first_row + lat_deg.size)
-        answer = self.answer(*self.on_device(lat_deg, lon_deg), first_row, options, narrowed)
-        on_host = kernels.Answer(*map(backend_on(self.device).to_host, answer))
-        found = answered(on_host, valid, n_valid, options)
-        return matches(options.k, chunk, found, narrowed)
+            rows, counts = self.within(options, batch.narrowed).found(batch)
+        else:
+            rows, counts = self.nearest(options).found(batch.on(self.device))
+        if options.near:
+            here, there = Degrees(batch.lat_deg, batch.lon_deg), self.references
+            known = [pa.array(one) for one in (there.lat_deg, there.lon_deg)]
+            found = known if there.shapes is None else self.index()
+            rows = with_near(rows, here, found, batch.first_row, self.earth)
+        return rows, counts
 
     def carry(
         self, rows: pa.Table, observations: pa.Table, first_row: int, options: MatchOptions
@@ -209,8 +209,7 @@ class Search:
         """The result for observations in memory, which calls the first of them `first_row`."""
         carried = observations.kept.select(options.of_observations(observations))
         degrees = observations.lat_deg, observations.lon_deg
-        keys = None if options.filters is None else self.keys(options)
-        everything = Batch.of(*degrees, first_row, observations.kept, options, keys)
+        everything = self.batch(*degrees, first_row, observations.kept, options)
         step = RESULT_ROWS // options.k
         tables = []
         # No observations are one empty batch: their result has columns, too.

@@ -23,6 +23,7 @@ from georesolve.workers.filters import check_filters
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
 from georesolve.workers.memory import set_memory
 from georesolve.workers.plan import Chunk, rows_a_group
+from georesolve.workers.questions import Within
 from georesolve.workers.rates import quickly_indexed, rows_a_second
 from georesolve.workers.references import forget_all, is_resident, pieces, resident_column
 from georesolve.workers.rehearsal import spiral_set
@@ -36,7 +37,6 @@ from georesolve.workers.result import (
 )
 from georesolve.workers.search import batch_of, question_of
 from georesolve.workers.sources import SourceFiles
-from georesolve.workers.within import Within
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ A few wide values among the references are as many as there are observations nea
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,7 @@ import pyarrow as pa
 from georesolve.kernels.query import Degrees
 from georesolve.workers.datasets import read_rows
 from georesolve.workers.jobs import CarriedTooLong, Job
-from georesolve.workers.matches import nearest_of, with_carried, with_near
+from georesolve.workers.matches import with_carried, with_near
 from georesolve.workers.plan import Chunk, carried_bytes
 from georesolve.workers.references import resident_column, whole_index
 from georesolve.workers.sources import SourceFiles
@@ -85,12 +84,9 @@ def carried(
         if job.options.near:
             here, there = map(job.options.coordinates, (job.observations, job.references))
             degrees = Degrees(*(own[name].to_numpy() for name in here))
-            columns: list[Any] = [
-                resident_column(job.references, name).values.take(rows["reference"])
-                for name in there
-            ]
-            if job.references.outlines is not None:
-                index = whole_index(job, "positions on lines and polygons")
-                columns = nearest_of(index, rows, degrees, chunk.start)
-            rows = with_near(rows, degrees, columns, chunk.start, job.options.earth)
+            if job.references.outlines is None:
+                given = [resident_column(job.references, name).values for name in there]
+            else:
+                given = whole_index(job, "positions on lines and polygons need")
+            rows = with_near(rows, degrees, given, chunk.start, job.options.earth)
         yield with_carried(rows, job.options, own.select(of_observations), references, chunk.start)

@@ -333,11 +333,3 @@ def _bounds(lat: Array, lon: Array) -> _Bounds:
 def are_degrees(lat: Array, lon: Array) -> bool:
     """Whether all rows are valid, which shows in their bounds."""
     return not lat.size or all(is_valid(*corner) for corner in _bounds(lat, lon))
-
-
-def valid_rows(lat_deg: Array, lon_deg: Array) -> np.ndarray:
-    """Which rows are valid; where all are, as most often, that is quickly seen."""
-    if are_degrees(lat_deg, lon_deg):
-        return np.ones(lat_deg.size, bool)
-    valid: np.ndarray = is_valid(lat_deg, lon_deg)
-    return valid

@@ -215,6 +215,13 @@ class MatchOptions:
         """The same of the set that is searched: a row of a summary is of many of them."""
         return [] if self.summary else with_id(references, self.columns)
 
+    @property
+    def asked_of_observations(self) -> list[str]:
+        """The columns of the observations that say what each may match."""
+        metres = [self.distance_m] if isinstance(self.distance_m, str) else []
+        filters = self.filters or FilterOptions()
+        return list(dict.fromkeys([*metres, *filters.of_observations]))
+
     def coordinates(self, points: PointSet) -> list[str]:
         """The columns of either set that `near` is made of, where it holds points."""
         return [points.lat, points.lon] if self.near and points.outlines is None else []

@@ -1,12 +1,12 @@
 """The rows of a result, as the user sees them: types, statuses, and columns that they carry."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from georesolve.kernels import Answer, Pairs, ShapeIndex, nearest_points
+from georesolve.kernels import Pairs, ShapeIndex, nearest_points
 from georesolve.kernels.bearing import bearings
 from georesolve.kernels.devices import Array
 from georesolve.kernels.query import Degrees, Earth
@@ -26,10 +26,14 @@ _MATCHED, _BEYOND, _INVALID, _NO_REFERENCE, _MISSING, _BEYOND_LIMITS = range(len
 
 
 def matches(
-    k: int, chunk: Chunk, answer: Mapping[str, np.ndarray], narrowed: "Narrowed | None" = None
+    k: int,
+    chunk: Chunk,
+    reference: np.ndarray,
+    distance_m: np.ndarray,
+    status: np.ndarray,
+    narrowed: "Narrowed | None" = None,
 ) -> tuple[pa.Table, dict[str, int]]:
-    """What was found for a chunk (see `answered`) as rows of a result, and their statuses."""
-    reference, distance_m, status = (answer[n] for n in ("reference", "distance_m", "status"))
+    """What was found for a chunk as rows of a result, and how many there are of each status."""
     if narrowed is not None:
         status = filtered(status, narrowed, k, chunk.start)
     # `bincount` would make integers of 64 bits of them first.
@@ -93,46 +97,32 @@ def filtered(status: np.ndarray, narrowed: "Narrowed", k: int, first_row: int) -
     return made.reshape(-1)
 
 
-def answered(answer: Answer, valid: Array, n_valid: int, options: MatchOptions) -> dict[str, Array]:
-    """What a search found, with the status of each row: see `statuses`."""
-    reference = answer.reference.reshape(-1, options.k)
-    status = statuses(reference, valid, n_valid, exclude_self=options.exclude_self)
-    columns = {**answer._asdict(), "status": status}
-    return {name: column.reshape(-1) for name, column in columns.items()}
-
-
 def with_near(
     rows: pa.Table,
     observations: Degrees,
-    references: Iterable[pa.Array],
+    references: ShapeIndex | Sequence[pa.Array | pa.ChunkedArray],
     first_row: int,
     earth: Earth,
 ) -> pa.Table:
     """The rows of a result with where their references lie, and the bearing to them.
 
-    `observations` are those from `first_row` on, `references` the latitudes and longitudes that the
-    rows have. There is no bearing where there is no distance.
+    `observations` are those from `first_row` on, `references` the latitudes and longitudes of all,
+    or shapes. There is no bearing where there is no distance.
     """
-    here = rows["observation"].to_numpy() - first_row
-    lat, lon = references
-    there = Degrees(lat.to_numpy(), lon.to_numpy())
-    bearing = bearings(Degrees(*(axis[here] for axis in observations)), there, earth)
+    at = rows["observation"].to_numpy() - first_row
+    here = Degrees(*(axis[at] for axis in observations))
+    if isinstance(references, ShapeIndex):
+        reference = rows["reference"].fill_null(-1).to_numpy()
+        found = nearest_points(references, here, reference, rows["distance_m"].to_numpy())
+        lat, lon = (pa.chunked_array([pa.array(one, mask=reference < 0)]) for one in found)
+    else:
+        lat, lon = (axis.take(rows["reference"]) for axis in references)
+    bearing = bearings(here, Degrees(lat.to_numpy(), lon.to_numpy()), earth)
     is_apart = rows["distance_m"].to_numpy() > 0
     made = zip(NEAR, (lat, lon, pa.array(bearing, mask=~is_apart)), strict=True)
     for place, column in enumerate(made, rows.column_names.index("status")):
         rows = rows.add_column(place, *column)
     return rows
-
-
-def nearest_of(
-    index: ShapeIndex, rows: pa.Table, observations: Degrees, first_row: int
-) -> list[pa.ChunkedArray]:
-    """Where the shapes of rows are nearest to their observations: latitudes and longitudes."""
-    at = rows["observation"].to_numpy() - first_row
-    reference = rows["reference"].fill_null(-1).to_numpy()
-    own = Degrees(*(axis[at] for axis in observations))
-    there = nearest_points(index, own, reference, rows["distance_m"].to_numpy())
-    return [pa.chunked_array([pa.array(one, mask=reference < 0)]) for one in there]
 
 
 def with_carried(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,11 +17,11 @@ from distributed import get_worker
 from georesolve import __version__
 from georesolve.kernels.cache import compiled_seconds, note_compiled
 from georesolve.workers.carried import Reader, carried, reader
+from georesolve.workers.datasets import recut
 from georesolve.workers.evidence import Evidence
 from georesolve.workers.frames import backend
 from georesolve.workers.jobs import Job
 from georesolve.workers.matches import FILTERED, STATUSES
-from georesolve.workers.pairs import pairs_of
 from georesolve.workers.parts import (
     Part,
     is_whole,
@@ -30,12 +31,12 @@ from georesolve.workers.parts import (
     write_record,
 )
 from georesolve.workers.places import StoreFailed
-from georesolve.workers.plan import Chunk, Run, rows_a_group
-from georesolve.workers.result import provenance
-from georesolve.workers.search import batch_of, device_in_use, question_of, verify
+from georesolve.workers.plan import Chunk, Run, cut_by, rows_a_group
+from georesolve.workers.questions import MADE_PAIRS, Within
+from georesolve.workers.result import opened, provenance
+from georesolve.workers.search import WrongAnswer, batch_of, device_in_use, question_of, verify
 from georesolve.workers.splice import Encoded, Splice, encode
 from georesolve.workers.threads import encoders, side_by_side
-from georesolve.workers.within import Within
 
 logger = logging.getLogger(__name__)
 
@@ -127,11 +128,58 @@ def _of_pairs(chunk: Chunk, job: Job, told: Told) -> Told:
         within = question_of(job, chunk)
         assert isinstance(within, Within), "it is asked for pairs"
     with told.stage("resolve"):
-        told.tables = [*pairs_of(job, chunk, within)]
+        told.tables = [*_pairs(job, chunk, within)]
     status = pa.concat_tables([table.select(["status"]) for table in told.tables])["status"]
     found = {one["values"]: one["counts"] for one in status.value_counts().to_pylist()}
     told.counts = dict.fromkeys(STATUSES if job.options.filters is None else FILTERED, 0) | found
     return told
+
+
+def _pairs(job: Job, chunk: Chunk, within: Within) -> Iterator[pa.Table]:
+    """The rows of a chunk of result rows, with what they carry, by the row groups of the result.
+
+    No worker holds more than some of these, however many pairs one observation has.
+    """
+    size = rows_a_group(job)
+    most = min(size, MADE_PAIRS)
+
+    def carrying() -> Iterator[pa.Table]:
+        for own, rows in _rows_of_pairs(job, chunk, within, most):
+            for first in range(0, max(1, rows.num_rows), most):
+                with carried(job, own, rows.slice(first, most)) as table:
+                    yield table
+
+    return recut(carrying(), size)
+
+
+def _rows_of_pairs(
+    job: Job, chunk: Chunk, within: Within, most: int
+) -> Iterator[tuple[Chunk, pa.Table]]:
+    """Observations, and those of their rows that are in a chunk of result rows."""
+    starts, before = job.counted
+    if chunk.start == chunk.stop:
+        yield chunk, within.found(batch_of(job, chunk)[0])[0]
+    first = int(np.searchsorted(before, chunk.start, "right")) - 1
+    last = int(np.searchsorted(before, chunk.stop))
+    for number in (first + np.flatnonzero(np.diff(before[first : last + 1]))).tolist():
+        counted = Chunk(starts[number], starts[number + 1])
+        with job.counting().place.open(part_name(*counted)) as file:
+            each = opened(file).read(columns=["count"])["count"].fill_null(0).to_numpy()
+        rows = np.maximum(each, 1) if job.options.how == "left" else each
+        edges = before[number] + np.concatenate([[0], np.cumsum(rows)])
+        # Those with rows in the chunk, from the first to the last.
+        low = max(0, int(np.searchsorted(edges, chunk.start, "right")) - 1)
+        high = min(each.size, int(np.searchsorted(edges, chunk.stop)))
+        own = Chunk(counted.start + low, counted.start + high)
+        batch, _ = batch_of(job, own)
+        for part in cut_by(np.maximum(each[low:high], 1), most):
+            table, _ = within.found(batch.rows(*part))
+            start, stop = (int(edges[low + row]) for row in part)
+            if table.num_rows != stop - start:
+                raise WrongAnswer(f"{stop - start} rows were counted, and {table.num_rows} found")
+            skipped = max(0, chunk.start - start)
+            table = table.slice(skipped, min(stop, chunk.stop) - start - skipped)
+            yield Chunk(own.start + part[0], own.start + part[1]), table
 
 
 def write_part(chunk: Chunk, told: Told, job: Job) -> bool:

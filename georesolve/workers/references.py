@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from georesolve import kernels
+from georesolve.kernels.query import is_valid
 from georesolve.workers import memory
 from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows
-from georesolve.workers.evidence import valid_rows
 from georesolve.workers.filters import Keys, Narrowed
 from georesolve.workers.frames import backend, read_points
 from georesolve.workers.jobs import CarriedTooLong, FilterOptions, Job
@@ -134,16 +134,17 @@ def _key(references: Dataset, piece: Piece, how: Hashable) -> _Key:
     return references.sha256, (piece, how)
 
 
-def take_piece(job: Job, left: list[Piece], narrowed: Narrowed | None = None) -> Piece:
-    """Take the next of the pieces that are left to be searched: one that is resident, if any.
+def indexes(job: Job, narrowed: Narrowed | None = None) -> Iterator[tuple[int, Any]]:
+    """The first row and the index of each piece of the references: of resident pieces first.
 
     So a chunk begins with the pieces that the one before it ended with. In the order of their rows
     each would be let go of just before its turn.
     """
-    how = narrowed.how if narrowed else job.options.earth
-    piece = next((one for one in left if _key(job.references, one, how) in _indexes), left[0])
-    left.remove(piece)
-    return piece
+    how, left = narrowed.how if narrowed else job.options.earth, pieces(job.references)
+    while left:
+        piece = next((one for one in left if _key(job.references, one, how) in _indexes), left[0])
+        left.remove(piece)
+        yield piece[0], resident_index(job, piece, narrowed)
 
 
 def resident_index(
@@ -204,7 +205,7 @@ def whole_index(
     rows = job.references.rows
     if len(pieces(job.references)) > 1:
         raise InvalidInput(
-            f"references: {rows} are more than a worker searches at once, as {what} need: give "
+            f"references: {rows} are more than a worker searches at once, as {what}: give "
             "workers more memory, or split the references"
         )
     return resident_index(job, (0, rows), narrowed, copies=copies)
@@ -265,7 +266,7 @@ def resident_keys(references: Dataset, options: FilterOptions | None) -> Keys | 
         valid = np.ones(references.rows, bool)
         if references.invalid_rows:
             axes = read_rows(references.file, 0, references.rows, [references.lat, references.lon])
-            valid = valid_rows(*(axis.to_numpy() for axis in axes.columns))
+            valid = is_valid(*(axis.to_numpy() for axis in axes.columns))
         return Keys(options, columns, valid)
 
     by = options.reference_by, options.reference_time

@@ -13,9 +13,9 @@ from georesolve.kernels.query import Degrees
 from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows
 from georesolve.workers.filters import Keys
 from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.questions import Batch, Within
 from georesolve.workers.rates import QUICKLY_INDEXED, shapes_compared, usually_compared
 from georesolve.workers.references import shape_index
-from georesolve.workers.within import Batch, Within
 
 _GROUPS, _GROUPS_ELSEWHERE = 4, 2
 """Row groups that are read of a set at most: two cores index 2^18 references in 25 ms."""
@@ -64,9 +64,9 @@ def sampled(observations: Dataset, references: Dataset, options: MatchOptions) -
         return Sample(0.0, 0, 0, 0)
     index: kernels.ReferenceIndex | kernels.ShapeIndex
     filters, keys = options.filters, None
-    table = _sampled(observations, options.distance_m, filters.of_observations if filters else ())
+    table = _sampled(observations, options.asked_of_observations)
     if filters is not None:
-        there = _sampled(references, None, filters.of_references)
+        there = _sampled(references, filters.of_references)
         keys = Keys(filters, there, np.ones(there.num_rows, bool))
         unit = keys.narrowed(options, table).unit
         index = keys.index(filters, Degrees(*_degrees(references)), unit, "cpu")
@@ -93,14 +93,11 @@ def _degrees(dataset: Dataset) -> list[np.ndarray]:
     return [table[name].to_numpy() for name in (dataset.lat, dataset.lon)]
 
 
-def _sampled(
-    dataset: Dataset, distance: float | str | None = None, more: Iterable[str] = ()
-) -> pa.Table:
+def _sampled(dataset: Dataset, more: Iterable[str] = ()) -> pa.Table:
     """Coordinates and other columns by their names, of row groups that are spread over a set."""
     starts = range(0, dataset.rows, ROW_GROUP)
     most = _GROUPS_ELSEWHERE if dataset.lies_elsewhere else _GROUPS
-    names = [dataset.lat, dataset.lon, *([distance] if isinstance(distance, str) else []), *more]
-    columns = list(dict.fromkeys(names))
+    columns = list(dict.fromkeys([dataset.lat, dataset.lon, *more]))
     return pa.concat_tables(
         read_rows(dataset.file, start, min(start + ROW_GROUP, dataset.rows), columns)
         for start in starts[:: -(-len(starts) // most)]

@@ -7,32 +7,28 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import dask
 import pyarrow as pa
 
-from georesolve import kernels
-from georesolve.kernels.query import is_valid
 from georesolve.workers.datasets import read_rows
 from georesolve.workers.evidence import Evidence
 from georesolve.workers.filters import Narrowed, check_filters
 from georesolve.workers.frames import backend, read_points
-from georesolve.workers.jobs import Job, MatchOptions
-from georesolve.workers.matches import answered, matches
+from georesolve.workers.jobs import Job
 from georesolve.workers.plan import Chunk, way_of
+from georesolve.workers.questions import MADE_PAIRS, Batch, Nearest, Within, WithinShapes
 from georesolve.workers.references import (
+    indexes,
     pieces,
     resident_column,
-    resident_index,
     resident_keys,
     shape_index,
-    take_piece,
     whole_index,
 )
-from georesolve.workers.refusals import InvalidInput
-from georesolve.workers.within import MADE_PAIRS, Batch, Within, WithinShapes
 
 logger = logging.getLogger(__name__)
 
@@ -49,67 +45,11 @@ class WrongAnswer(RuntimeError):
     """Two algorithms, which must agree to the last bit, did not."""
 
 
-@dataclass(frozen=True)
-class Nearest:
-    """The nearest references of the observations of a job.
-
-    References of which a device does not hold all are searched piece by piece: it does not show in
-    the answer. MemoryError says that memory does not suffice for so many observations, StepsSpent
-    that a piece took more than `most_steps`.
-    """
-
-    job: Job
-    options: MatchOptions
-    most_steps: int | None = None
-
-    def answer(self, batch: Batch) -> kernels.Answer:
-        """What is found for some observations, as `kernels.nearest` has it, on their device."""
-        lat_deg, lon_deg, first_row, _, narrowed = batch
-        references, options = self.job.references, self.options
-        left = pieces(references)
-        is_one, limit = len(left) == 1, options.max_distance_m
-        if narrowed is not None and narrowed.filters.by_time and not is_one:
-            raise InvalidInput(
-                f"references: {references.rows} are more than a worker searches at once, as "
-                "rank_by='time' needs: give workers more memory, or split the references"
-            )
-        found: kernels.Found | None = None
-        while left:
-            start, stop = take_piece(self.job, left, narrowed)
-            index = resident_index(self.job, (start, stop), narrowed)
-            asked: dict[str, Any] = {
-                "k": options.k,
-                "exclude_self": options.exclude_self,
-                "first_row": first_row - start,
-                "algorithm": options.algorithm,
-                "most_steps": self.most_steps,
-                "filters": narrowed and narrowed.on(index),
-            }
-            if is_one:
-                return kernels.nearest(index, lat_deg, lon_deg, max_distance_m=limit, **asked)
-            part = kernels.find(index, lat_deg, lon_deg, **asked)
-            # Merged as they come: no more than two answers are held.
-            found = kernels.merge([(part, start)] if found is None else [(found, 0), (part, start)])
-        assert found is not None, "there is a piece, if an empty one"
-        return kernels.measure(found, max_distance_m=limit, earth=options.earth)
-
-    def found(self, batch: Batch) -> tuple[pa.Table, dict[str, int]]:
-        """The rows of a result for some observations, and how many there are by status."""
-        lat_deg, lon_deg, first_row, _, narrowed = batch
-        valid, n_valid = is_valid(lat_deg, lon_deg), self.job.references.valid_rows
-        found = answered(self.answer(batch), valid, n_valid, self.options)
-        to_host, chunk = backend().to_kept, Chunk(first_row, first_row + lat_deg.size)
-        on_host = {name: to_host(column) for name, column in found.items()}
-        return matches(self.options.k, chunk, on_host, narrowed)
-
-
 def batch_of(job: Job, chunk: Chunk) -> tuple[Batch, Evidence | None]:
     """Some observations of a job, and what they say of files that nobody has looked at before."""
-    points, name = job.observations, job.options.distance_m
+    points, names = job.observations, job.options.asked_of_observations
     degrees, evidence = read_points(points, *chunk)
-    filters, keys = job.options.filters, resident_keys(job.references, job.options.filters)
-    names = [name] if isinstance(name, str) else []
-    names = list(dict.fromkeys([*names, *(filters.of_observations if filters else ())]))
+    keys = resident_keys(job.references, job.options.filters)
     columns = read_rows(points.file, *chunk, names) if names else pa.table({})
     return Batch.of(*degrees, chunk.start, columns, job.options, keys), evidence
 
@@ -123,8 +63,11 @@ def question_of(
         # What none of the observations may match, by which the index is known.
         narrowed = check_filters(job.observations, references, options)._replace(keys=keys)
     if not options.of_pairs:
-        resident_index(job, take_piece(job, pieces(references), narrowed), narrowed)
-        return Nearest(job, options, most_steps)
+        if narrowed is not None and narrowed.filters.by_time:
+            whole_index(job, "rank_by='time' needs", narrowed)
+        next(indexes(job, narrowed))
+        asked = partial(indexes, job), options, references.valid_rows, backend().to_kept
+        return Nearest(*asked, len(pieces(references)), most_steps)
 
     def column(name: str) -> pa.ChunkedArray:
         return resident_column(references, name).values
@@ -138,7 +81,7 @@ def question_of(
         index = shape_index(job.observations, *chunk)
         return WithinShapes(*known, index=index, points=points, first_row=chunk.start)
     copies = options.question == "within"
-    index = whole_index(job, "pairs and summaries", narrowed, copies=copies)
+    index = whole_index(job, "pairs and summaries need", narrowed, copies=copies)
     return Within(index, *known, most_steps)
 
 

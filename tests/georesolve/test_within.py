@@ -16,8 +16,7 @@ import pytest
 import georesolve
 from georesolve import commands, files, searches
 from georesolve.options import WithinOptions
-from georesolve.workers import plan
-from georesolve.workers import within as made_within
+from georesolve.workers import plan, questions
 from tests import oracle
 from tests.conftest import points, sphere
 from tests.kernels.point_sets import SETS
@@ -302,7 +301,7 @@ def test_the_bytes_of_a_file_do_not_depend_on_batches(paths, monkeypatch, option
     left = georesolve.within(*paths[:2], **{**options, "how": "left"})["status"].to_pylist()
     assert summary.counts == {name: left.count(name) for name in summary.counts}
     monkeypatch.setattr(files, "_COUNTED_ROWS", 61)
-    for module in (files, made_within):
+    for module in (files, questions):
         monkeypatch.setattr(module, "MADE_PAIRS", 97)
     told = []
     files.resolve(*paths, WithinOptions(**options), progress=lambda *now: told.append(now))
@@ -420,7 +419,7 @@ def test_a_summary_is_made_of_the_pairs(monkeypatch):
             assert given[name].to_pylist() == values, name
         assert {str(given[f"whole_{kind}"].type) for kind in ("sum", "min", "max")} == {"int64"}
         # Again from other batches.
-        monkeypatch.setattr(made_within, "MADE_PAIRS", 13)
+        monkeypatch.setattr(questions, "MADE_PAIRS", 13)
     # And in any order of the references.
     order = np.random.default_rng(5).permutation(300)
     again = georesolve.within(OBSERVATIONS, SUMMED.take(order), "radius", summary=SUMMARY)

@@ -12,10 +12,11 @@ from georesolve.workers.filters import check_filters
 from georesolve.workers.jobs import Job
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.pipeline import run
+from georesolve.workers.plan import Chunk
+from georesolve.workers.questions import Batch
 from georesolve.workers.references import resident_keys
 from georesolve.workers.refusals import InvalidInput
-from georesolve.workers.search import Nearest
-from georesolve.workers.within import Batch
+from georesolve.workers.search import question_of
 from tests.conftest import store_points
 from tests.georesolve.test_filters import tables
 from tests.workers.test_pipeline import cut_into, ignore, never
@@ -69,7 +70,8 @@ def test_pieces_of_references_do_not_show(tmp_path, monkeypatch):
     def found(match):
         narrowed = resident_keys(sets[1], match.filters).narrowed(match, columns)
         job = Job("pieces", tmp_path, *sets, match)
-        return Nearest(job, match).answer(Batch(*degrees, 0, 0.0, narrowed))
+        question = question_of(job, Chunk(0, sets[0].rows), narrowed)
+        return question.answer(Batch(*degrees, 0, 0.0, narrowed))
 
     whole = found(match)
     with memory.in_pieces(37):

@@ -12,8 +12,8 @@ from georesolve.workers.datasets import ROW_GROUP
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.pipeline import run
 from georesolve.workers.plan import Chunk
-from georesolve.workers.search import Nearest, WrongAnswer, batch_of, question_of, verify
-from georesolve.workers.within import Batch
+from georesolve.workers.questions import Batch
+from georesolve.workers.search import WrongAnswer, batch_of, question_of, verify
 from tests.conftest import points, sphere, store_points
 
 N_REFERENCES = 3 * ROW_GROUP + 2_000
@@ -29,7 +29,7 @@ def place_set(tmp_path_factory):
 
 def search(places, lat, lon, options, first_row=0):
     job = Job("search", Path(), places, places, options)
-    return Nearest(job, options).answer(Batch(lat, lon, first_row, 0.0))
+    return question_of(job, Chunk(0, 0)).answer(Batch(lat, lon, first_row, 0.0))
 
 
 @pytest.fixture

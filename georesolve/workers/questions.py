@@ -1,6 +1,6 @@
-"""References of observations as pairs: how many, which, and what is made of them.
+"""What is asked of references, wherever these are held: the nearest, or those within a distance.
 
-They are all within a distance, or the nearest ones of a summary.
+Of pairs it is how many there are, which, and what a summary makes of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,11 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from georesolve import kernels
-from georesolve.workers.evidence import valid_rows
+from georesolve.kernels.devices import Device
+from georesolve.kernels.query import is_valid
 from georesolve.workers.filters import Keys, Narrowed
 from georesolve.workers.frames import backend_on
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.matches import counted, filtered, named, pairs, statuses
+from georesolve.workers.matches import counted, filtered, matches, named, pairs, statuses
 from georesolve.workers.numbers import distances, summed
 from georesolve.workers.plan import Chunk, cut_by
 from georesolve.workers.refusals import InvalidInput
@@ -31,7 +32,7 @@ class Batch(NamedTuple):
     lat_deg: Any
     lon_deg: Any
     first_row: int
-    distance_m: float | np.ndarray
+    distance_m: Any
     narrowed: Narrowed | None = None
     """What they may match by group and in time, if that is asked."""
 
@@ -51,14 +52,71 @@ class Batch(NamedTuple):
         narrowed = None if keys is None else keys.narrowed(options, columns)
         return cls(lat_deg, lon_deg, first_row, metres, narrowed)
 
+    def on(self, device: Device) -> "Batch":
+        """The same on a device, but for groups and times, which follow the index."""
+        to_device = backend_on(device).to_device
+        metres = to_device(self.distance_m) if np.ndim(self.distance_m) else self.distance_m
+        degrees = to_device(self.lat_deg), to_device(self.lon_deg)
+        return Batch(*degrees, self.first_row, metres, self.narrowed)
+
     def rows(self, start: int, stop: int) -> "Batch":
         """Those from `start` up to, not including, `stop`, counted from the first one here."""
         lat_deg, lon_deg, first_row, distance_m, narrowed = self
-        if isinstance(distance_m, np.ndarray):
+        if np.ndim(distance_m):
             distance_m = distance_m[start:stop]
         narrowed = narrowed and narrowed.rows(start, stop)
         here = lat_deg[start:stop], lon_deg[start:stop], first_row + start
         return Batch(*here, distance_m, narrowed)
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The nearest references of observations, and how they are matched.
+
+    `indexes` gives the index of each piece of the references, of which there are `n_pieces`, and
+    the row that it begins with: that they are several does not show in the answer. What is found
+    goes `to_host`. MemoryError says that memory does not suffice for so many observations,
+    StepsSpent that a piece took more than `most_steps`.
+    """
+
+    indexes: Callable[[Narrowed | None], Iterable[tuple[int, Any]]]
+    options: MatchOptions
+    n_valid: int
+    to_host: Callable[[Any], np.ndarray]
+    n_pieces: int = 1
+    most_steps: int | None = None
+
+    def answer(self, batch: Batch) -> kernels.Answer:
+        """What is found for some observations, as `kernels.nearest` has it, on their device."""
+        lat_deg, lon_deg, first_row, _, narrowed = batch
+        options, found = self.options, None
+        for start, index in self.indexes(narrowed):
+            asked: dict[str, Any] = {
+                "k": options.k,
+                "exclude_self": options.exclude_self,
+                "first_row": first_row - start,
+                "algorithm": options.algorithm,
+                "most_steps": self.most_steps,
+                "filters": narrowed and narrowed.on(index),
+            }
+            if self.n_pieces == 1:
+                limit = options.max_distance_m
+                return kernels.nearest(index, lat_deg, lon_deg, max_distance_m=limit, **asked)
+            part = kernels.find(index, lat_deg, lon_deg, **asked)
+            # Merged as they come: no more than two answers are held.
+            found = kernels.merge([(part, start)] if found is None else [(found, 0), (part, start)])
+        assert found is not None, "there is a piece, if an empty one"
+        return kernels.measure(found, max_distance_m=options.max_distance_m, earth=options.earth)
+
+    def found(self, batch: Batch) -> tuple[pa.Table, dict[str, int]]:
+        """The rows of a result for some observations, and how many there are by status."""
+        options, (reference, distance_m) = self.options, self.answer(batch)
+        valid, each = is_valid(batch.lat_deg, batch.lon_deg), reference.reshape(-1, options.k)
+        status = statuses(each, valid, self.n_valid, exclude_self=options.exclude_self)
+        chunk = Chunk(batch.first_row, batch.first_row + valid.size)
+        columns = (one.reshape(-1) for one in (reference, distance_m, status))
+        rows, metres, why = map(self.to_host, columns)
+        return matches(options.k, chunk, rows, metres, why, batch.narrowed)
 
 
 @dataclass(frozen=True)
@@ -78,10 +136,12 @@ class Within:
 
     def pairs(self, batch: Batch) -> kernels.Pairs:
         """The pairs of some observations."""
-        to_host, asked = backend_on(self.index.device).to_host, self._asked(batch)
+        to_host = backend_on(self.index.device).to_host
         if self.options.question == "within":
-            return kernels.Pairs(*map(to_host, kernels.within(**asked)))
-        reference, distance_m = map(to_host, kernels.nearest(**asked))
+            return kernels.Pairs(*map(to_host, kernels.within(**self._asked(batch))))
+        known = self.options, self.n_valid, to_host
+        nearest = Nearest(lambda _: [(0, self.index)], *known, most_steps=self.most_steps)
+        reference, distance_m = map(to_host, nearest.answer(batch.on(self.index.device)))
         is_found = reference >= 0
         each = is_found.reshape(-1, self.options.k).sum(axis=1)
         starts = np.concatenate([[0], np.cumsum(each)])
@@ -94,23 +154,10 @@ class Within:
         return backend_on(self.index.device).to_host(kernels.count_within(**self._asked(batch)))
 
     def _asked(self, batch: Batch) -> dict[str, Any]:
-        names = ["exclude_self", "algorithm"]
-        asked = {"index": self.index, **batch._asdict()}
+        asked = {"index": self.index, **batch.on(self.index.device)._asdict()}
         narrowed = asked.pop("narrowed")
-        asked["filters"] = narrowed and narrowed.on(self.index)
-        if self.options.question == "within":
-            names.append("once")
-        else:
-            names += ["k", "max_distance_m"]
-            del asked["distance_m"]
-            asked["most_steps"] = self.most_steps
-        to_device = backend_on(self.index.device).to_device
-        arrays = {
-            name: to_device(asked[name])
-            for name in ("lat_deg", "lon_deg", "distance_m")
-            if name in asked and np.ndim(asked[name])
-        }
-        return asked | arrays | {name: getattr(self.options, name) for name in names}
+        own = {one: getattr(self.options, one) for one in ("exclude_self", "once", "algorithm")}
+        return asked | own | {"filters": narrowed and narrowed.on(self.index)}
 
     def parts(self, batch: Batch, most: int) -> Iterator[Batch]:
         """A batch in parts of so many pairs, and no more observations: they are counted first."""
@@ -118,9 +165,8 @@ class Within:
 
     def found(self, batch: Batch) -> tuple[pa.Table, dict[str, int]]:
         """The rows of a result for some observations, and how many there are by status."""
-        valid = valid_rows(batch.lat_deg, batch.lon_deg)
-        # Those of a GPU come from it, unless all are valid.
-        valid = valid if isinstance(valid, np.ndarray) else valid.get()
+        batch, to_host = batch.on(self.index.device), backend_on(self.index.device).to_host
+        valid = to_host(is_valid(batch.lat_deg, batch.lon_deg))
         chunk = Chunk(batch.first_row, batch.first_row + valid.size)
         # Those of all within a distance may be too many to hold, and are counted without them.
         is_counted = self.options.question == "within" and bool(self.options.summary)
