@@ -1,7 +1,6 @@
 """Columns by which references are left out: groups of equal values, and windows of time."""
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -150,10 +149,13 @@ class Narrowed(NamedTuple):
 
     @property
     def how(self) -> tuple[Any, ...]:
-        """What tells the index that is searched from others of the same references."""
-        told = asdict(self.options.filters or FilterOptions())
-        names = "reference_by", "reference_time", "max_time", "time_direction"
-        return *map(told.__getitem__, names), self.unit
+        """What tells the index that is searched from others of the same references.
+
+        Windows of all widths share one, but where times rank: what is built for that fits a window.
+        """
+        asked = self.options.filters or FilterOptions()
+        window = (asked.max_time, asked.time_direction) if self.filters.by_time else ()
+        return asked.reference_by, asked.reference_time, self.unit, *window
 
     def built(self, degrees: Degrees, device: Device, start: int = 0) -> FilteredIndex:
         """The index of the references from `start` on that lie on a device."""

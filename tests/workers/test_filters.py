@@ -87,3 +87,17 @@ def test_types_are_looked_at_and_no_values(tmp_path):
     assert check_filters(*sets, asked_for(WINDOW).match(*sets)).unit == "ms"
     with pytest.raises(InvalidInput, match="holds double, and by takes text"):
         check_filters(*sets, asked_for({"by": "lat"}).match(*sets))
+
+
+@pytest.mark.parametrize(("asked", "n"), [({}, 1), ({"rank_by": "time"}, 2)])
+def test_windows_of_several_widths_share_an_index(tmp_path, asked, n):
+    """But where times rank: what is built for that is the fastest for a window."""
+    sets = [store_points(one, tmp_path / f"{i}.parquet") for i, one in enumerate(sets_of({}))]
+    found = []
+    for max_time in ("1h", "3h"):
+        match = asked_for({"time": "t", "max_time": max_time, **asked}).match(*sets)
+        narrowed = check_filters(*sets, match)
+        narrowed = narrowed._replace(keys=resident_keys(sets[1], match.filters))
+        found += references.indexes(Job("windows", tmp_path, *sets, match), narrowed)
+    assert len({id(index) for _, index in found}) == n
+    references.forget_all()
