@@ -5,9 +5,9 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -126,13 +126,16 @@ class Evidence:
         """Take what was gathered of the rows behind these."""
         for kind, (row, lat, lon) in other.examples.items():
             self.examples.setdefault(kind, (self.seen + row, lat, lon))
-        if other.null_island.rows:
-            self._note_zeros(other.null_island.rows, other.null_island.first)
+        known, first = self.null_island
+        more, rows = other.null_island
+        first = (*first, *(self.seen + row for row in rows))[:_FIRST_SHOWN]
+        self.null_island = NullIsland(known + more, first)
         for one in other.first_invalid[: _FIRST_SHOWN - len(self.first_invalid)]:
             self.first_invalid.append(one._replace(row=self.seen + one.row))
         for name in ("seen", "rows", "valid", "valid_swapped", "metres", "swapped"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.latitudes |= other.latitudes
+        if len(self.latitudes) < _DIFFERENT:
+            self.latitudes |= other.latitudes
         self.bounds = _wider(self.bounds, other.bounds)
         self.valid_bounds = _wider(self.valid_bounds, other.valid_bounds)
         self.are_whole = self.are_whole and other.are_whole
@@ -143,42 +146,67 @@ class Evidence:
 
     def add(self, lat: Array, lon: Array) -> None:
         """Take the next rows; missing numbers are NaN."""
-        if self.add_valid(lat, lon):
-            return
-        on_globe = is_valid(lat, lon)
-        if on_globe.any():
-            self.valid_bounds = _wider(self.valid_bounds, _bounds(lat[on_globe], lon[on_globe]))
-        for i in np.flatnonzero(~on_globe)[: _FIRST_SHOWN - len(self.first_invalid)]:
-            row = InvalidRow(self.seen + int(i), float(lat[i]), float(lon[i]))
-            self.first_invalid.append(row)
-        is_zero = (lat == 0) & (lon == 0)
-        counted = np.isfinite(lat) & np.isfinite(lon) & ~is_zero
-        if not counted.all():
-            zeros = np.flatnonzero(is_zero)
-            self._note_zeros(zeros.size, zeros[:_FIRST_SHOWN].tolist())
-            lat, lon = lat[counted], lon[counted]
-        valid = is_valid(lat, lon)
-        self.rows += lat.size
-        self.valid += int(valid.sum())
-        if lat.size:
-            self.bounds = _wider(self.bounds, _bounds(lat, lon))
-            self._note_whole(lat, lon)
-            self._note("radians", 0, counted, lat, lon)
-        swapped = is_valid(lon, lat)
-        self.valid_swapped += int(swapped.sum())
-        if not valid.all():
-            beyond = np.maximum(np.abs(lat), np.abs(lon)) >= _METRES
-            self.metres += self._count("metres", beyond & (lat != lon), counted, lat, lon)
-            only_swapped = swapped & ~valid
-            self.swapped += self._count("swapped", only_swapped, counted, lat, lon)
-            if len(self.latitudes) < _DIFFERENT:
-                self.latitudes.update(np.unique(lat[only_swapped])[:_DIFFERENT].tolist())
-        self.seen += counted.size
+        self.extend(Evidence.of_valid(lat, lon) or Evidence.of(lat, lon))
 
-    def _note_zeros(self, number: int, rows: Sequence[int]) -> None:
-        known, first = self.null_island
-        more = (self.seen + row for row in rows[: _FIRST_SHOWN - len(first)])
-        self.null_island = NullIsland(known + number, (*first, *more))
+    @classmethod
+    def of(cls, lat: Array, lon: Array) -> Self:
+        """That of some rows."""
+        on_globe, is_zero = is_valid(lat, lon), (lat == 0) & (lon == 0)
+        counted = np.isfinite(lat) & np.isfinite(lon) & ~is_zero
+        swapped, invalid = is_valid(lon, lat) & counted, ~on_globe
+        shown = {"radians": counted, "metres": np.empty(0, bool), "swapped": swapped & invalid}
+        if (invalid & counted).any():
+            beyond = np.maximum(np.abs(lat), np.abs(lon)) >= _METRES
+            shown["metres"] = beyond & (lat != lon) & counted
+        first = {kind: int(rows.argmax()) for kind, rows in shown.items() if rows.any()}
+        own = lat[counted], lon[counted]
+        bounds = valid_bounds = _bounds(*own)
+        if (on_globe != counted).any():
+            valid_bounds = _bounds(lat[on_globe], lon[on_globe])
+        return cls(
+            seen=lat.size,
+            rows=int(counted.sum()),
+            valid=int((on_globe & counted).sum()),
+            valid_swapped=int(swapped.sum()),
+            metres=int(shown["metres"].sum()),
+            swapped=int(shown["swapped"].sum()),
+            latitudes={*np.unique(lat[shown["swapped"]])[:_DIFFERENT].tolist()},
+            bounds=bounds,
+            valid_bounds=valid_bounds,
+            are_whole=_are_whole(*own),
+            examples={kind: (i, float(lat[i]), float(lon[i])) for kind, i in first.items()},
+            null_island=NullIsland(
+                int(is_zero.sum()), tuple(np.flatnonzero(is_zero)[:_FIRST_SHOWN].tolist())
+            ),
+            first_invalid=[
+                InvalidRow(i, float(lat[i]), float(lon[i]))
+                for i in np.flatnonzero(invalid)[:_FIRST_SHOWN].tolist()
+            ],
+        )
+
+    @classmethod
+    def of_valid(cls, lat: Array, lon: Array) -> Self | None:
+        """That of rows that all count and are valid, as most are; None where some do not.
+
+        One source for arrays of numpy and CuPy.
+        """
+        low, high = bounds = _bounds(lat, lon)
+        if not (is_valid(*low) and is_valid(*high)):
+            return None
+        may_be_zero = all(least <= 0 <= most for least, most in zip(low, high, strict=True))
+        if may_be_zero and not lat.all() and ((lat == 0) & (lon == 0)).any():
+            return None
+        n = lat.size
+        return cls(
+            seen=n,
+            rows=n,
+            valid=n,
+            valid_swapped=int(np.count_nonzero(np.abs(lon) <= 90)),
+            bounds=bounds,
+            valid_bounds=bounds,
+            are_whole=_are_whole(lat, lon),
+            examples={"radians": (0, float(lat[0]), float(lon[0]))},
+        )
 
     @property
     def bbox(self) -> tuple[float, float, float, float] | None:
@@ -189,46 +217,6 @@ class Evidence:
     def as_json(self) -> dict[str, Any]:
         """What JSON can hold of it: all."""
         return {**vars(self), "latitudes": [*self.latitudes]}
-
-    def add_valid(self, lat: Array, lon: Array) -> bool:
-        """Take rows that all count and are valid, as most are; False where they are to be seen.
-
-        One source for arrays of numpy and CuPy.
-        """
-        if not lat.size:
-            return False
-        low, high = seen = _bounds(lat, lon)
-        if not (is_valid(*low) and is_valid(*high)):
-            return False
-        may_be_zero = all(least <= 0 <= most for least, most in zip(low, high, strict=True))
-        if may_be_zero and not lat.all() and ((lat == 0) & (lon == 0)).any():
-            return False
-        self.rows += lat.size
-        self.valid += lat.size
-        self.valid_swapped += int(np.count_nonzero(np.abs(lon) <= 90))
-        self.bounds = _wider(self.bounds, seen)
-        self.valid_bounds = _wider(self.valid_bounds, seen)
-        self._note_whole(lat, lon)
-        if "radians" not in self.examples:
-            self.examples["radians"] = self.seen, float(lat[0]), float(lon[0])
-        self.seen += lat.size
-        return True
-
-    def _note_whole(self, lat: Array, lon: Array) -> None:
-        # The first row is seen before the others: most often it tells.
-        if self.are_whole:
-            is_first = lat[0] % 1 == lon[0] % 1 == 0
-            self.are_whole = bool(is_first and (lat % 1 == 0).all() and (lon % 1 == 0).all())
-
-    def _count(self, kind: str, rows: Any, counted: Any, lat: Array, lon: Array) -> int:
-        if rows.any():
-            self._note(kind, int(np.argmax(rows)), counted, lat, lon)
-        return int(rows.sum())
-
-    def _note(self, kind: str, i: int, counted: Any, lat: Array, lon: Array) -> None:
-        if kind not in self.examples:
-            row = self.seen + int(np.flatnonzero(counted)[i])
-            self.examples[kind] = row, float(lat[i]), float(lon[i])
 
     @property
     def may_be_swapped(self) -> bool:
@@ -327,7 +315,15 @@ def _wider(one: _Bounds, other: _Bounds) -> _Bounds:
 
 def _bounds(lat: Array, lon: Array) -> _Bounds:
     """Bounds of some rows; NaN where there is one among them."""
+    if not lat.size:
+        return _NOWHERE
     return (float(lat.min()), float(lon.min())), (float(lat.max()), float(lon.max()))
+
+
+def _are_whole(lat: Array, lon: Array) -> bool:
+    """Whether all are whole numbers: most often the first of them tells that they are not."""
+    firsts = all((axis[:1] % 1 == 0).all() for axis in (lat, lon))
+    return firsts and bool((lat % 1 == 0).all() and (lon % 1 == 0).all())
 
 
 def are_degrees(lat: Array, lon: Array) -> bool:

@@ -132,8 +132,9 @@ def read_points(points: Dataset, start: int, stop: int) -> tuple[Degrees, Eviden
     if own.device == "cuda" and isinstance(file, Path):
         return _read_cudf(points, file, start, stop), None
     if own.device == "cuda" and isinstance(file, SourceFiles):
-        decoded, evidence = _decoded_by_cudf(points, start, stop), Evidence()
-        if decoded is not None and evidence.add_valid(*decoded):
+        decoded = _decoded_by_cudf(points, start, stop)
+        evidence = decoded and Evidence.of_valid(*decoded)
+        if decoded is not None and evidence is not None:
             return decoded, evidence
     # Not by cuDF: their bytes are not ours, or there are none.
     table = read_rows(file, start, stop, [points.lat, points.lon])
