@@ -8,7 +8,7 @@ from dataclasses import replace
 from inspect import Parameter, signature
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Self, TypeVar, Unpack, get_args
+from typing import Any, Self, TypedDict, TypeVar, Unpack, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,6 +38,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 _OF_BOTH_TABLES = ("on_invalid", "coordinates", "edges", "densify_m")
 
 
+class _Call(TypedDict, total=False):
+    first_row: int | None
+    device: DeviceChoice
+    progress: Progress | None
+
+
+class _Nearest(_Call, NearestKeywords):
+    pass
+
+
+class _Within(_Call, WithinKeywords):
+    pass
+
+
 def _taking(options: type[Options | WithinOptions]) -> Callable[[F], F]:
     """Show the keywords of a function in its signature, with the defaults of these options."""
 
@@ -45,10 +59,12 @@ def _taking(options: type[Options | WithinOptions]) -> Callable[[F], F]:
         own = signature(function)
         *first, last = own.parameters.values()
         [keywords] = get_args(last.annotation)
+        defaults: dict[str, Any] = {"first_row": None, "device": "auto", "progress": None}
+        defaults |= {one.name: one.default for one in fields_of(options)}
         more = [
-            Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default)
-            for one in fields_of(options)
-            if one.name in keywords.__annotations__
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default)
+            for name, default in defaults.items()
+            if name in keywords.__annotations__
         ]
         vars(function)["__signature__"] = own.replace(parameters=[*first, *more])
         return function
@@ -57,15 +73,7 @@ def _taking(options: type[Options | WithinOptions]) -> Callable[[F], F]:
 
 
 @_taking(Options)
-def nearest(
-    observations: Any,
-    references: Any,
-    *,
-    first_row: int | None = None,
-    device: DeviceChoice = "auto",
-    progress: Progress | None = None,
-    **options: Unpack[NearestKeywords],
-) -> Any:
+def nearest(observations: Any, references: Any, **options: Unpack[_Nearest]) -> Any:
     """Find the nearest reference of every observation, exactly, on the globe.
 
     Parameters
@@ -151,21 +159,13 @@ def nearest(
     >>> matches["reference"], matches["distance_m"].round()
     (array([0]), array([423279.]))
     """
-    asked = Options.of(**_said(options))
     with compiling():
-        return _resolved(observations, references, asked, options, first_row, device, progress)
+        return _resolved(Options, observations, references, **options)
 
 
 @_taking(WithinOptions)
 def within(
-    observations: Any,
-    references: Any,
-    distance_m: float | str,
-    *,
-    first_row: int | None = None,
-    device: DeviceChoice = "auto",
-    progress: Progress | None = None,
-    **options: Unpack[WithinKeywords],
+    observations: Any, references: Any, distance_m: float | str, **options: Unpack[_Within]
 ) -> Any:
     """Find all references within a distance of every observation, exactly, on the globe.
 
@@ -204,9 +204,9 @@ def within(
     >>> pairs["reference"], pairs["distance_m"].round()
     (array([0]), array([423279.]))
     """
-    asked = WithinOptions.of(distance_m=distance_m, **_said(options))
+    asked: dict[str, Any] = {"distance_m": distance_m, **options}
     with compiling():
-        return _resolved(observations, references, asked, options, first_row, device, progress)
+        return _resolved(WithinOptions, observations, references, **asked)
 
 
 def _said(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,14 +215,16 @@ def _said(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _resolved(
+    kind: type[Options | WithinOptions],
     observations: Any,
     references: Any,
-    asked: Options | WithinOptions,
-    options: Mapping[str, Any],
-    first_row: int | None,
-    device: DeviceChoice,
-    progress: Progress | None,
+    *,
+    first_row: int | None = None,
+    device: DeviceChoice = "auto",
+    progress: Progress | None = None,
+    **options: Any,
 ) -> Any:
+    asked = kind.of(**_said(options))
     if first_row is not None and not (isinstance(first_row, Integral) and first_row >= 0):
         raise InvalidOption(f"first_row must be a row, 0 or more, got {first_row!r}")
     if isinstance(references, Index):
@@ -381,41 +383,14 @@ class Index:
         return tuple(self.search.references.kept.column_names)
 
     @_taking(Options)
-    def nearest(
-        self,
-        observations: Any,
-        *,
-        first_row: int | None = None,
-        device: DeviceChoice = "auto",
-        progress: Progress | None = None,
-        **options: Unpack[NearestKeywords],
-    ) -> Any:
+    def nearest(self, observations: Any, **options: Unpack[_Nearest]) -> Any:
         """Find the nearest reference of every observation: see `georesolve.nearest`."""
-        return nearest(
-            observations, self, first_row=first_row, device=device, progress=progress, **options
-        )
+        return nearest(observations, self, **options)
 
     @_taking(WithinOptions)
-    def within(
-        self,
-        observations: Any,
-        distance_m: float | str,
-        *,
-        first_row: int | None = None,
-        device: DeviceChoice = "auto",
-        progress: Progress | None = None,
-        **options: Unpack[WithinKeywords],
-    ) -> Any:
+    def within(self, observations: Any, distance_m: float | str, **options: Unpack[_Within]) -> Any:
         """Find all references within a distance of every observation: see `georesolve.within`."""
-        return within(
-            observations,
-            self,
-            distance_m,
-            first_row=first_row,
-            device=device,
-            progress=progress,
-            **options,
-        )
+        return within(observations, self, distance_m, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the references to a file, as Parquet that any program reads.
