@@ -25,7 +25,7 @@ from georesolve.workers.plan import (
     widths,
 )
 from georesolve.workers.rates import rows_a_second
-from georesolve.workers.widths import NOTHING, Carried, Width
+from georesolve.workers.widths import Carried, Width
 
 
 class _Rates(NamedTuple):
@@ -66,7 +66,7 @@ class Size(NamedTuple):
     widest_column: int = 0
     """Memory that the largest of them takes."""
     as_points: int = 0
-    """Of lines and polygons: see `PointSet`."""
+    """See `PointSet`."""
 
 
 class Estimate(NamedTuple):
@@ -89,7 +89,7 @@ class Estimate(NamedTuple):
 
 def size_of_rows(rows: int) -> Size:
     """A set of which nothing is known but its rows: coordinates alone."""
-    return Size(rows, rows * _COORDINATES_BYTES)
+    return Size(rows, rows * _COORDINATES_BYTES, as_points=rows)
 
 
 def size_of_dataset(dataset: Dataset, names: list[str]) -> Size:
@@ -130,62 +130,6 @@ def result_bytes(
             taken = min(taken, groups * column.stored + numbers)
         of_references += taken
     return int(own + of_observations + of_references)
-
-
-class Pace:
-    """How many times as long as the rates say jobs take here: the median of the last ones.
-
-    It begins as three jobs that took as long as they should, so that a single one that was unlucky,
-    above all the first, does not count.
-    """
-
-    def __init__(self) -> None:
-        self._ratios = deque([1.0] * 3, maxlen=9)
-
-    def note(self, cluster: Cluster, job: Job, seconds: float, compared: float) -> None:
-        """Note how long a job took on a cluster, from its first chunk to its result."""
-        rows = job.observations.rows, job.references.as_points
-        workers = len(cluster.workers())
-        planned = _planned(cluster.device, workers, *rows, job.options, widths(job), compared)
-        self._ratios.append(seconds / planned.seconds)
-
-    @property
-    def factor(self) -> float:
-        """What to multiply a prediction by."""
-        return median(self._ratios)
-
-
-class _Planned(NamedTuple):
-    chunks: int
-    largest_chunk: int
-    seconds: float
-
-
-def _planned(
-    device: Device,
-    n_workers: int,
-    n_observations: int,
-    n_references: int,
-    options: MatchOptions,
-    carried: Carried = NOTHING,
-    compared: float = 0.0,
-    rows: int | None = None,
-) -> _Planned:
-    """The plan of a job, and how long it takes by the rates once it has a free place."""
-    each = options.ranks if rows is None else rows / max(1, n_observations)
-    n_workers = max(1, n_workers)
-    sizes = n_observations, n_references
-    starts = chunk_starts(*sizes, options, device, n_workers, carried, compared)
-    rates, largest = _RATES[device], min(starts.step, n_observations)
-    search = 1 / rows_a_second(n_references, options, device, compared)
-    # Chunks of one length come in rounds: a worker more that has none does not help.
-    rounds = -(-len(starts) // n_workers)
-    seconds = (
-        rates.job
-        + rates.build * n_references
-        + rounds * largest * (rates.read + search + rates.write * each)
-    )
-    return _Planned(len(starts), largest, seconds)
 
 
 class Capacity(NamedTuple):
@@ -243,28 +187,58 @@ def estimate(
 
     Of a `kind` that the cluster has no code for it counts what that takes.
     """
-    rows = observations.rows, references.as_points or references.rows
+    rows, n_references = observations.rows, references.as_points
     carried = Carried(observations.width, references.width)
-    device = capacity.device
-    planned = _planned(device, capacity.workers, *rows, options, carried, compared, n_pairs)
-    n_references = min(rows[1], capacity.references_at_once)
-    seconds = planned.seconds
-    if observations.as_points > observations.rows:
+    device, workers = capacity.device, max(1, capacity.workers)
+    starts = chunk_starts(rows, n_references, options, device, workers, carried, compared)
+    rates, largest = _RATES[device], min(starts.step, rows)
+    each = options.ranks if n_pairs is None else n_pairs / max(1, rows)
+    a_row = rates.read + rates.write * each
+    a_row += 1 / rows_a_second(n_references, options, device, compared)
+    # Chunks of one length come in rounds: a worker more that has none does not help.
+    rounds = -(-len(starts) // workers)
+    building = rates.build * n_references
+    seconds = rates.job + building + rounds * largest * a_row
+    if observations.as_points > rows:
         # A row a shape: all points look for the shapes of each chunk.
         rate = rows_a_second(observations.as_points, options, device)
-        seconds += -(-planned.chunks // max(1, capacity.workers)) * references.rows / rate
+        seconds += rounds * references.rows / rate
     is_new = kind not in (None, *capacity.compiled)
     compiling = _COMPILE_SECONDS[device] if is_new else 0.0
-    n_observations = planned.largest_chunk * CHUNKS_IN_HAND[device]
+    at_once = min(n_references, capacity.references_at_once), largest * CHUNKS_IN_HAND[device]
     return Estimate(
-        rows=observations.rows * options.ranks if n_pairs is None else n_pairs,
-        chunks=planned.chunks,
+        rows=rows * options.ranks if n_pairs is None else n_pairs,
+        chunks=len(starts),
         bytes_in=observations.size_bytes + references.size_bytes,
         bytes_out=result_bytes(observations, references, options, n_pairs),
-        device_memory=memory.search_bytes(device, n_references, n_observations, options.k),
+        device_memory=memory.search_bytes(device, *at_once, options.k),
         devices=capacity.workers,
         seconds=seconds * capacity.pace + compiling,
         seconds_cold=(seconds + _FIRST_SECONDS) * capacity.pace + compiling,
         seconds_compiling=compiling,
-        seconds_warm=(seconds - _RATES[device].build * rows[1]) * capacity.pace,
+        seconds_warm=(seconds - building) * capacity.pace,
     )
+
+
+class Pace:
+    """How many times as long as the rates say jobs take here: the median of the last ones.
+
+    It begins as three jobs that took as long as they should, so that a single one that was unlucky,
+    above all the first, does not count.
+    """
+
+    def __init__(self) -> None:
+        self._ratios = deque([1.0] * 3, maxlen=9)
+
+    def note(self, cluster: Cluster, job: Job, seconds: float, compared: float) -> None:
+        """Note how long a job took on a cluster, from its first chunk to its result."""
+        sets = zip((job.observations, job.references), widths(job), strict=True)
+        first, second = (Size(one.rows, 0, (), width, 0, one.as_points) for one, width in sets)
+        capacity = Capacity(cluster.device, len(cluster.workers()), 1.0, 0, 0, 0)
+        expected = estimate(capacity, first, second, job.options, compared)
+        self._ratios.append(seconds / expected.seconds)
+
+    @property
+    def factor(self) -> float:
+        """What to multiply a prediction by."""
+        return median(self._ratios)
