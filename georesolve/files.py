@@ -378,15 +378,15 @@ def _search(job: Job, shapes: ShapeReader | None, device: Device) -> Search:
     return Search(references, device, asking, job.options.earth)
 
 
-def _in_memory(dataset: Dataset, carried: list[str]) -> Points:
-    """A set, with the columns of it that are carried, or summed."""
-    carried = list(dict.fromkeys(carried))
-    names = list(dict.fromkeys([dataset.lat, dataset.lon, *carried]))
-    table = read_rows(dataset.file, 0, dataset.rows, names)
+def _in_memory(dataset: Dataset, kept: list[str], chunk: Chunk | None = None) -> Points:
+    """A set, or some rows of it, with the columns that are kept."""
+    kept = list(dict.fromkeys(kept))
+    names = list(dict.fromkeys([dataset.lat, dataset.lon, *kept]))
+    table = read_rows(dataset.file, *(chunk or (0, dataset.rows)), names)
     known = {one.name: getattr(dataset, one.name) for one in fields(PointSet)}
     lat_deg, lon_deg = (table[name].to_numpy() for name in (dataset.lat, dataset.lon))
-    kept = table.select(carried).combine_chunks()
-    return Points(lat_deg=lat_deg, lon_deg=lon_deg, kept=kept, **known)
+    columns = table.select(kept).combine_chunks()
+    return Points(lat_deg=lat_deg, lon_deg=lon_deg, kept=columns, **known)
 
 
 def _distances(result: Path, job: Job) -> tuple[dict[str, float], int]:
@@ -424,14 +424,10 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
     size = rows_a_group(job)
     counts: Counter[str] = Counter()
 
-    def read(step: int) -> Iterator[tuple[Chunk, Batch]]:
-        names = [observations.lat, observations.lon, *options.asked_of_observations]
-        names = list(dict.fromkeys(names))
-        for start in range(0, max(1, observations.rows), step):
-            chunk = Chunk(start, min(start + step, observations.rows))
-            table = read_rows(observations.file, *chunk, names)
-            lat_deg, lon_deg = (table[name].to_numpy() for name in names[:2])
-            yield chunk, search.batch(lat_deg, lon_deg, start, table, options)
+    def read(step: int) -> Iterator[Batch]:
+        for chunk in Chunk(0, observations.rows).pieces(step):
+            points = _in_memory(observations, options.asked_of_observations, chunk)
+            yield search.batch(points, chunk.start, options)
             if progress is not None:
                 progress(chunk.stop, observations.rows)
 
@@ -441,19 +437,15 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
         return rows
 
     def carrying(chunk: Chunk, rows: pa.Table) -> pa.Table:
-        own = (
-            read_rows(observations.file, *chunk, of_observations)
-            if of_observations
-            else pa.table({})
-        )
+        own = read_rows(observations.file, *chunk, of_observations)
         return search.carry(rows, own, chunk.start, options)
 
     def groups() -> Iterator[Callable[[], pa.Table]]:
         # Whole row groups, so that each is encoded once.
-        for chunk, batch in read(max(1, RESULT_ROWS // options.k // size) * size):
+        for batch in read(max(1, RESULT_ROWS // options.k // size) * size):
             rows = found(batch)
-            for one in chunk.cut(size):
-                first = (one.start - chunk.start) * options.ranks
+            for one in batch.chunk.cut(size):
+                first = (one.start - batch.first_row) * options.ranks
                 own = rows.slice(first, (one.stop - one.start) * options.ranks)
                 yield partial(carrying, one, own)
 
@@ -461,13 +453,12 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
         most = min(size, MADE_PAIRS)
 
         def tables() -> Iterator[pa.Table]:
-            for _, batch in read(_COUNTED_ROWS):
+            for batch in read(_COUNTED_ROWS):
                 # As many observations at a time as have so many pairs together.
                 for part in search.within(options, batch.narrowed).parts(batch, most):
                     rows = found(part)
-                    own = Chunk(part.first_row, part.first_row + part.lat_deg.size)
                     for first in range(0, max(1, rows.num_rows), most):
-                        yield carrying(own, rows.slice(first, most))
+                        yield carrying(part.chunk, rows.slice(first, most))
 
         return (partial(pa.Table.combine_chunks, one) for one in recut(tables(), size))
 

@@ -37,6 +37,7 @@ from georesolve.searches import (
 from georesolve.workers.frames import Frame
 from georesolve.workers.jobs import MatchOptions, with_id
 from georesolve.workers.matches import STATUSES, statuses
+from georesolve.workers.plan import Chunk
 from georesolve.workers.questions import Batch
 
 _Part = tuple[Table, Reading, Sequence[str] | None]
@@ -324,12 +325,12 @@ def _on_gpu(
     step = RESULT_ROWS // options.k
     pieces = []
     # No observations are one empty piece: their result has columns, too.
-    for start in range(0, max(1, points.rows), step):
-        part = slice(start, start + step)
+    for chunk in Chunk(0, points.rows).pieces(step):
+        part = slice(*chunk)
         degrees = lat_deg[part], lon_deg[part]
-        pieces.append(_gpu_rows(search, *degrees, first_row + start, references, options))
+        pieces.append(_gpu_rows(search, *degrees, first_row + chunk.start, references, options))
         if progress is not None:
-            progress(min(start + step, points.rows), points.rows)
+            progress(chunk.stop, points.rows)
     matches = cudf.concat(pieces, ignore_index=True)
     rows = matches["observation"].to_cupy() - first_row
     # Not before: their columns stand between those of the answer and those of the references.

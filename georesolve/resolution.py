@@ -368,8 +368,12 @@ class Index:
         points = given(references, "references").points(options.reading("references"), None)
         self.search = Search(points, device, earth=earth)
         if by is not None or time is not None:
-            filters = replace(options.filters or FilterOptions(), reference_time=time)
-            self.search.filtered(MatchOptions(filters=filters), None)
+            filters = options.filters or FilterOptions()
+            filters = replace(filters, observation_time=time, reference_time=time)
+            nothing = points.part(0, 0)
+            batch = self.search.batch(nothing, 0, MatchOptions(filters=filters))
+            assert batch.narrowed is not None, "there are groups or times"
+            self.search.filtered(batch.narrowed)
 
     def __len__(self) -> int:
         return self.search.references.rows

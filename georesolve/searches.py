@@ -23,6 +23,7 @@ from georesolve.workers.index_files import map_index, write_index
 from georesolve.workers.jobs import FilterOptions, Job, MatchOptions
 from georesolve.workers.manifest import open_matches
 from georesolve.workers.matches import with_carried, with_near
+from georesolve.workers.plan import Chunk
 from georesolve.workers.questions import MADE_PAIRS, Batch, Nearest, Within, WithinShapes
 from georesolve.workers.rates import rows_a_second
 
@@ -114,27 +115,19 @@ class Search:
                 self._keys[names] = Keys(asked, references.kept, valid)
             return self._keys[names]
 
-    def filtered(self, options: MatchOptions, narrowed: Narrowed | None) -> kernels.FilteredIndex:
+    def filtered(self, narrowed: Narrowed) -> kernels.FilteredIndex:
         """The index of the references by group and in time."""
-        keys, asked = self.keys(options), options.filters or FilterOptions()
-        unit = keys.unit if narrowed is None else narrowed.unit
-        # By its names alone: another window finds the same, if not as fast.
-        key = asked.reference_by, asked.reference_time, unit
+        # Without the window, by which a worker tells some apart: another finds the same.
+        key = narrowed.how[:3]
         with self._making:
             if key not in self._filtered:
                 degrees = Degrees(*self.on_device(self.references.lat_deg, self.references.lon_deg))
-                self._filtered[key] = keys.index(asked, degrees, unit, self.device)
+                self._filtered[key] = narrowed.built(degrees, self.device)
             return self._filtered[key]
 
-    def batch(
-        self,
-        lat_deg: np.ndarray,
-        lon_deg: np.ndarray,
-        first_row: int,
-        columns: pa.Table,
-        options: MatchOptions,
-    ) -> Batch:
-        """Observations, of which `columns` has those that say what each may match."""
+    def batch(self, observations: Points, first_row: int, options: MatchOptions) -> Batch:
+        """Observations, with what each may match."""
+        lat_deg, lon_deg, columns = observations.lat_deg, observations.lon_deg, observations.kept
         keys = None if options.filters is None else self.keys(options)
         return Batch.of(lat_deg, lon_deg, first_row, columns, options, keys)
 
@@ -142,7 +135,7 @@ class Search:
         """What finds the nearest references of observations."""
 
         def indexes(narrowed: Narrowed | None) -> Iterator[tuple[int, Any]]:
-            yield 0, self.index() if narrowed is None else self.filtered(options, narrowed)
+            yield 0, self.index() if narrowed is None else self.filtered(narrowed)
 
         to_host = backend_on(self.device).to_host
         return Nearest(indexes, options, self.references.valid_rows, to_host)
@@ -160,7 +153,7 @@ class Search:
         """What finds pairs: all references within a distance, or the nearest for a summary."""
         known = options, self.references.valid_rows, self.references.kept.__getitem__
         if narrowed is not None:
-            return Within(self.filtered(options, narrowed), *known)
+            return Within(self.filtered(narrowed), *known)
         index = self.index(copies=options.question == "within")
         if self._asking is not None:
             return WithinShapes(*known, index=index, points=self._points)
@@ -168,8 +161,8 @@ class Search:
 
     def _points(self) -> Iterator[tuple[Any, Any]]:
         """All references, some at a time, as lines and polygons ask for them."""
-        for start in range(0, max(1, self.references.rows), MADE_PAIRS):
-            some = slice(start, start + MADE_PAIRS)
+        for chunk in Chunk(0, self.references.rows).pieces(MADE_PAIRS):
+            some = slice(*chunk)
             yield self.on_device(self.references.lat_deg[some], self.references.lon_deg[some])
 
     def _fitting(self, batch: Batch, options: MatchOptions) -> Iterable[Batch]:
@@ -208,19 +201,17 @@ class Search:
     ) -> pa.Table:
         """The result for observations in memory, which calls the first of them `first_row`."""
         carried = observations.kept.select(options.of_observations(observations))
-        degrees = observations.lat_deg, observations.lon_deg
-        everything = self.batch(*degrees, first_row, observations.kept, options)
+        everything = self.batch(observations, first_row, options)
         step = RESULT_ROWS // options.k
         tables = []
         # No observations are one empty batch: their result has columns, too.
-        for start in range(0, max(1, observations.rows), step):
-            stop = min(start + step, observations.rows)
-            for batch in self._fitting(everything.rows(start, stop), options):
+        for chunk in Chunk(0, observations.rows).pieces(step):
+            for batch in self._fitting(everything.rows(*chunk), options):
                 rows, _ = self.found(batch, options)
                 own = carried.slice(batch.first_row - first_row, batch.lat_deg.size)
                 tables.append(self.carry(rows, own, batch.first_row, options))
             if progress is not None:
-                progress(stop, observations.rows)
+                progress(chunk.stop, observations.rows)
         return pa.concat_tables(tables)
 
 

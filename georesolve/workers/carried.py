@@ -37,8 +37,6 @@ def reader(job: Job, chunk: Chunk) -> Reader:
     """
     file = job.observations.file
     names = list(dict.fromkeys([*job.carried()[0], *job.options.coordinates(job.observations)]))
-    if not names:
-        return lambda _: pa.table({})
     of_observations = Carried(observations=job.observations.width(job.carried()[0]))
     size = carried_bytes(chunk.stop - chunk.start, 1, of_observations)
     if not isinstance(file, SourceFiles) or size > _CHUNK_BYTES:

@@ -331,6 +331,8 @@ def row_groups_of(start: int, stop: int) -> range:
 
 def read_rows(file: Content, start: int, stop: int, columns: list[str]) -> pa.Table:
     """Read some columns of the rows from `start` up to, not including, `stop`."""
+    if not columns:
+        return pa.table({})
     if isinstance(file, InMemory | SourceFiles):
         return file.read(start, stop, columns)
     groups = row_groups_of(start, stop)

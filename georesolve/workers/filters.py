@@ -159,8 +159,19 @@ class Narrowed(NamedTuple):
 
     def built(self, degrees: Degrees, device: Device, start: int = 0) -> FilteredIndex:
         """The index of the references from `start` on that lie on a device."""
-        asked = self.options.filters or FilterOptions()
-        return self.keys.index(asked, degrees, self.unit, device, start)
+        keys, asked = self.keys, self.options.filters or FilterOptions()
+        to_device, part = backend_on(device).to_device, slice(start, start + degrees.lat_deg.size)
+        group, time, share = keys.group[part], None, _USUAL_SHARE
+        if self.filters.time is not None:
+            there = keys.there(self.unit)[part]
+            if asked.max_time is not None:
+                placed = there[group >= 0]
+                span = int(placed.max()) - int(placed.min()) if placed.size else 0
+                # Twice the window is the fastest.
+                times = 4 if asked.time_direction == "nearest" else 2
+                share = min(1.0, times * keys.most_apart(asked, self.unit) / max(1, span))
+            time = to_device(there)
+        return build_filtered_index(*degrees, to_device(group), time, share=share)
 
     def on(self, index: FilteredIndex) -> Filters:
         """The filters, for a search of an index, which may be of a part of the references."""
@@ -244,31 +255,9 @@ class Keys:
         return sum(array.nbytes for array in arrays if array is not None)
 
     @property
-    def unit(self) -> str:
-        """That of the times of the references."""
-        return str(getattr(self.time_type, "unit", "s"))
-
-    @property
     def time_type(self) -> pa.DataType:
         """That of the times of the references, null where there are none."""
         return pa.null() if self._time is None else self._time.type
-
-    def index(
-        self, options: FilterOptions, degrees: Degrees, unit: str, device: Device, start: int = 0
-    ) -> FilteredIndex:
-        """The index of the references from `start` on that lie on a device, times in a unit."""
-        to_device, part = backend_on(device).to_device, slice(start, start + degrees.lat_deg.size)
-        group, time, share = self.group[part], None, _USUAL_SHARE
-        if self._time is not None:
-            there = self.there(unit)[part]
-            if options.max_time is not None:
-                placed = there[group >= 0]
-                span = int(placed.max()) - int(placed.min()) if placed.size else 0
-                # Twice the window is the fastest.
-                times = 4 if options.time_direction == "nearest" else 2
-                share = min(1.0, times * self._most_apart(options, unit) / max(1, span))
-            time = to_device(there)
-        return build_filtered_index(*degrees, to_device(group), time, share=share)
 
     def there(self, unit: str) -> np.ndarray:
         """The times of the references in a unit."""
@@ -277,7 +266,7 @@ class Keys:
             self._instants[unit] = _instants("references", self._time_name, self._time, unit)
         return self._instants[unit]
 
-    def _most_apart(self, options: FilterOptions, unit: str) -> int:
+    def most_apart(self, options: FilterOptions, unit: str) -> int:
         """`max_time` in whole units of the times."""
         given, kind = options.max_time, self.time_type
         length = nanoseconds(given)
@@ -320,7 +309,7 @@ class Keys:
         time = _instants("observations", name, values, unit)
         group[time < LEAST] = MISSING
         least, greatest = np.full(rows, LEAST), np.full(rows, GREATEST)
-        most = GREATEST if options.max_time is None else self._most_apart(options, unit)
+        most = GREATEST if options.max_time is None else self.most_apart(options, unit)
         if most < GREATEST:
             # No time is beyond 64 bits on the way.
             least = np.where(time < LEAST + most, LEAST, time - most)

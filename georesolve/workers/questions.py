@@ -52,6 +52,11 @@ class Batch(NamedTuple):
         narrowed = None if keys is None else keys.narrowed(options, columns)
         return cls(lat_deg, lon_deg, first_row, metres, narrowed)
 
+    @property
+    def chunk(self) -> Chunk:
+        """Their rows."""
+        return Chunk(self.first_row, self.first_row + self.lat_deg.size)
+
     def on(self, device: Device) -> "Batch":
         """The same on a device, but for groups and times, which follow the index."""
         to_device = backend_on(device).to_device
@@ -113,10 +118,9 @@ class Nearest:
         options, (reference, distance_m) = self.options, self.answer(batch)
         valid, each = is_valid(batch.lat_deg, batch.lon_deg), reference.reshape(-1, options.k)
         status = statuses(each, valid, self.n_valid, exclude_self=options.exclude_self)
-        chunk = Chunk(batch.first_row, batch.first_row + valid.size)
         columns = (one.reshape(-1) for one in (reference, distance_m, status))
         rows, metres, why = map(self.to_host, columns)
-        return matches(options.k, chunk, rows, metres, why, batch.narrowed)
+        return matches(options.k, batch.chunk, rows, metres, why, batch.narrowed)
 
 
 @dataclass(frozen=True)
@@ -167,7 +171,6 @@ class Within:
         """The rows of a result for some observations, and how many there are by status."""
         batch, to_host = batch.on(self.index.device), backend_on(self.index.device).to_host
         valid = to_host(is_valid(batch.lat_deg, batch.lon_deg))
-        chunk = Chunk(batch.first_row, batch.first_row + valid.size)
         # Those of all within a distance may be too many to hold, and are counted without them.
         is_counted = self.options.question == "within" and bool(self.options.summary)
         found = None if is_counted else self.pairs(batch)
@@ -181,11 +184,11 @@ class Within:
         if found is not None and self.options.has_pairs:
             # An observation without a pair counts once.
             counts["matched"] = found.reference.size
-            rows = pairs(chunk, found, status, self.options.how)
+            rows = pairs(batch.chunk, found, status, self.options.how)
             if batch.narrowed is not None:
                 rows = batch.narrowed.with_apart(rows, batch.first_row)
             return rows, counts
-        made: dict[str, Any] = {self.options.summary_by: pa.array(np.arange(*chunk))}
+        made: dict[str, Any] = {self.options.summary_by: pa.array(np.arange(*batch.chunk))}
         made |= self._summary(batch, each, valid, found)
         return pa.table({**made, "status": named(status)}), counts
 

@@ -68,15 +68,15 @@ def sampled(observations: Dataset, references: Dataset, options: MatchOptions) -
     if filters is not None:
         there = _sampled(references, filters.of_references)
         keys = Keys(filters, there, np.ones(there.num_rows, bool))
-        unit = keys.narrowed(options, table).unit
-        index = keys.index(filters, Degrees(*_degrees(references)), unit, "cpu")
+    lat_deg, lon_deg = (table[name].to_numpy() for name in (observations.lat, observations.lon))
+    batch = Batch.of(lat_deg, lon_deg, 0, table, options, keys)
+    if batch.narrowed is not None:
+        index = batch.narrowed.built(Degrees(*_degrees(references)), "cpu")
     elif references.outlines is None:
         index = kernels.build_index(*_degrees(references), copies=True)
     else:
         few = QUICKLY_INDEXED * references.rows // max(1, references.as_points)
         index = shape_index(references, 0, min(references.rows, ROW_GROUP, max(1, few)))
-    lat_deg, lon_deg = (table[name].to_numpy() for name in (observations.lat, observations.lon))
-    batch = Batch.of(lat_deg, lon_deg, 0, table, options, keys)
     # Rows of a sample are others than those of the set: each has itself beside it.
     apart = replace(options, exclude_self=False, once=False)
     each = Within(index, apart, 0, table.column).counts(batch)

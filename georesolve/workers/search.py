@@ -50,7 +50,7 @@ def batch_of(job: Job, chunk: Chunk) -> tuple[Batch, Evidence | None]:
     points, names = job.observations, job.options.asked_of_observations
     degrees, evidence = read_points(points, *chunk)
     keys = resident_keys(job.references, job.options.filters)
-    columns = read_rows(points.file, *chunk, names) if names else pa.table({})
+    columns = read_rows(points.file, *chunk, names)
     return Batch.of(*degrees, chunk.start, columns, job.options, keys), evidence
 
 
