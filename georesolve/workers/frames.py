@@ -92,8 +92,8 @@ def _is_cuda_alive() -> bool:
         return False
 
 
-_BACKENDS = {
-    "pandas": Backend(
+_BACKENDS: dict[Device, Backend] = {
+    "cpu": Backend(
         device="cpu",
         to_device=np.asarray,
         to_host=np.asarray,
@@ -101,7 +101,7 @@ _BACKENDS = {
         synchronize=lambda: None,
         is_alive=lambda: True,
     ),
-    "cudf": Backend(
+    "cuda": Backend(
         device="cuda",
         to_device=_to_cuda,
         # CuPy takes no other way: the copy waits for the kernels before it.
@@ -115,7 +115,7 @@ _BACKENDS = {
 
 def backend_on(device: Device) -> Backend:
     """The backend that computes on a device."""
-    return next(one for one in _BACKENDS.values() if one.device == device)
+    return _BACKENDS[device]
 
 
 def backend() -> Backend:
@@ -123,7 +123,8 @@ def backend() -> Backend:
     # Not at the top: who resolves without a cluster does without Dask, which takes long to load.
     import dask
 
-    return _BACKENDS[dask.config.get("dataframe.backend", "pandas")]
+    is_cudf = dask.config.get("dataframe.backend", "pandas") == "cudf"
+    return _BACKENDS["cuda" if is_cudf else "cpu"]
 
 
 def read_points(points: Dataset, start: int, stop: int) -> tuple[Degrees, Evidence | None]:
