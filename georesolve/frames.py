@@ -25,7 +25,6 @@ from georesolve.intake.layers import refuse_layer
 from georesolve.intake.points import Points, PointTable, gather
 from georesolve.intake.shapes import ShapeReader
 from georesolve.intake.sources import Table
-from georesolve.kernels.query import is_valid
 from georesolve.paths import UNBOUNDED, files_at, table_of
 from georesolve.searches import (
     RESULT_ROWS,
@@ -36,7 +35,7 @@ from georesolve.searches import (
 )
 from georesolve.workers.frames import Frame
 from georesolve.workers.jobs import MatchOptions, with_id
-from georesolve.workers.matches import STATUSES, statuses
+from georesolve.workers.matches import STATUSES
 from georesolve.workers.plan import Chunk
 from georesolve.workers.questions import Batch
 
@@ -319,7 +318,11 @@ def _on_gpu(
     """The matches of a frame of cuDF, searched, made and carried on the GPU that it lies on."""
     import cudf
 
-    lat_deg, lon_deg = (_degrees(frame, name) for name in (points.lat, points.lon))
+    # NaN where there is no number.
+    lat_deg, lon_deg = (
+        frame[name].astype("float64").to_cupy(na_value=math.nan)
+        for name in (points.lat, points.lon)
+    )
     of_references = search.references.kept.select(with_id(search.references, options.columns))
     references = cudf.DataFrame.from_arrow(of_references.replace_schema_metadata())
     step = RESULT_ROWS // options.k
@@ -341,11 +344,6 @@ def _on_gpu(
     return matches
 
 
-def _degrees(frame: Frame, name: str) -> Any:
-    """A column as a float64 array of CuPy, NaN where there is no number."""
-    return frame[name].astype("float64").to_cupy(na_value=math.nan)
-
-
 def _gpu_rows(
     search: Search,
     lat_deg: Any,
@@ -359,12 +357,8 @@ def _gpu_rows(
     import cupy
 
     k = options.k
-    answer = search.nearest(options).answer(Batch(lat_deg, lon_deg, first_row, 0.0))
-    valid, n_valid = is_valid(lat_deg, lon_deg), search.references.valid_rows
-    status = statuses(
-        answer.reference.reshape(-1, k), valid, n_valid, exclude_self=options.exclude_self
-    )
-    reference = answer.reference.reshape(-1)
+    asked = Batch(lat_deg, lon_deg, first_row, 0.0)
+    reference, distance_m, status = search.nearest(options).answered(asked)
     unmatched = reference < 0
     columns = {"observation": cupy.arange(first_row, first_row + lat_deg.size).repeat(k)}
     if k > 1:
@@ -372,8 +366,8 @@ def _gpu_rows(
     rows = cudf.DataFrame(columns)
     rows["reference"] = cudf.Series(reference).mask(unmatched)
     # cuDF takes the NaN of an array for missing.
-    rows["distance_m"] = cudf.Series(answer.distance_m.reshape(-1))
-    rows["status"] = _taken(cudf.Series(list(STATUSES)), status.reshape(-1).astype("int32"))
+    rows["distance_m"] = cudf.Series(distance_m)
+    rows["status"] = _taken(cudf.Series(list(STATUSES)), status.astype("int32"))
     at = cupy.where(unmatched, 0, reference)
     for name in references.columns:
         rows[f"reference_{name}"] = _taken(references[name], at).mask(unmatched)

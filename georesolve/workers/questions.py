@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from georesolve import kernels
-from georesolve.kernels.devices import Device
+from georesolve.kernels.devices import Array, Device
 from georesolve.kernels.query import is_valid
 from georesolve.workers.filters import Keys, Narrowed
 from georesolve.workers.frames import backend_on
@@ -113,14 +113,17 @@ class Nearest:
         assert found is not None, "there is a piece, if an empty one"
         return kernels.measure(found, max_distance_m=options.max_distance_m, earth=options.earth)
 
-    def found(self, batch: Batch) -> tuple[pa.Table, dict[str, int]]:
-        """The rows of a result for some observations, and how many there are by status."""
+    def answered(self, batch: Batch) -> tuple[Array, Array, Array]:
+        """References, metres and statuses of all ranks of some observations, on their device."""
         options, (reference, distance_m) = self.options, self.answer(batch)
         valid, each = is_valid(batch.lat_deg, batch.lon_deg), reference.reshape(-1, options.k)
         status = statuses(each, valid, self.n_valid, exclude_self=options.exclude_self)
-        columns = (one.reshape(-1) for one in (reference, distance_m, status))
-        rows, metres, why = map(self.to_host, columns)
-        return matches(options.k, batch.chunk, rows, metres, why, batch.narrowed)
+        return reference.reshape(-1), distance_m.reshape(-1), status.reshape(-1)
+
+    def found(self, batch: Batch) -> tuple[pa.Table, dict[str, int]]:
+        """The rows of a result for some observations, and how many there are by status."""
+        reference, distance_m, status = map(self.to_host, self.answered(batch))
+        return matches(self.options.k, batch.chunk, reference, distance_m, status, batch.narrowed)
 
 
 @dataclass(frozen=True)
