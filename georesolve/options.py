@@ -7,7 +7,7 @@ calls what is typed as keywords, which are the same.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from datetime import timedelta
 from numbers import Integral, Real
 from types import NoneType
@@ -343,14 +343,15 @@ class _Shared:
 
     @classmethod
     def of(cls, **given: Any) -> Self:
-        """Options by their names; raises TypeError of a name that there is not."""
-        known = [field.name for field in fields(cls)]
+        """Options by their names, None for the default; raises TypeError of unknown names."""
+        known = {field.name: field.default for field in fields(cls)}
         for name in given:
             if name not in known:
                 raise TypeError(
                     f"there is no option {name!r}{meant(name, known)}; there are {', '.join(known)}"
                 )
-        return cls(**given)
+        said = (name for name, one in given.items() if one is not None or known[name] is MISSING)
+        return cls(**{name: given[name] for name in said})
 
     def match(self, observations: "PointSet", references: "PointSet") -> MatchOptions:
         """The options that say how to match two sets."""

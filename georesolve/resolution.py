@@ -3,7 +3,7 @@
 import json
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from inspect import Parameter, signature
 from numbers import Integral
@@ -209,11 +209,6 @@ def within(
         return _resolved(WithinOptions, observations, references, **asked)
 
 
-def _said(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that a user gave: None leaves one at its default."""
-    return {name: one for name, one in options.items() if one is not None}
-
-
 def _resolved(
     kind: type[Options | WithinOptions],
     observations: Any,
@@ -224,7 +219,7 @@ def _resolved(
     progress: Progress | None = None,
     **options: Any,
 ) -> Any:
-    asked = kind.of(**_said(options))
+    asked = kind.of(**options)
     if first_row is not None and not (isinstance(first_row, Integral) and first_row >= 0):
         raise InvalidOption(f"first_row must be a row, 0 or more, got {first_row!r}")
     if isinstance(references, Index):
@@ -362,11 +357,11 @@ class Index:
                 raise TypeError(f"an Index has no option {name!r}: there are {known}")
         own = {
             name if name in _OF_BOTH_TABLES else PREFIXES["references"] + name: one
-            for name, one in _said(reading).items()
+            for name, one in reading.items()
         }
         options = Options.of(**own, earth=earth, reference_by=by, observation_by=by)
         points = given(references, "references").points(options.reading("references"), None)
-        self.search = Search(points, device, earth=earth)
+        self.search = Search(points, device, earth=options.earth)
         if by is not None or time is not None:
             filters = options.filters or FilterOptions()
             filters = replace(filters, observation_time=time, reference_time=time)
