@@ -28,8 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # so is --print-completion.
         is_needed = any(one in _ON_FILES or one.startswith("--p") for one in arguments)
         given = parser(with_options=is_needed).parse_args(arguments)
-        exit_code: int = given.run(given)
-        return exit_code
+        # Not before: help loads nothing that a command needs.
+        from georesolve.commands import files
+
+        return files.run(given)
     try:
         from georesolve.service import cli
 

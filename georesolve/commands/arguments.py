@@ -70,7 +70,7 @@ def _add(
     """Add what a command takes; its options are those of Python, with the words of these."""
     parser.epilog = examples + _EXIT_CODES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.set_defaults(run=_run, parser=parser, options=options)
+    parser.set_defaults(parser=parser, options=options)
     add = parser.add_argument
     add("observations", nargs="+", metavar="OBSERVATIONS", help=_FILES)
     add("references", metavar="REFERENCES", help="a file, a folder or a glob")
@@ -120,12 +120,6 @@ def _add(
             default = None if is_needed else one.default
             add(*flags, dest=one.name, type=type, metavar=metavar, default=default,
                 required=is_needed, help=words)  # fmt: skip
-
-
-def _run(given: argparse.Namespace) -> int:
-    from georesolve.commands import files
-
-    return files.run(given)
 
 
 def _names(given: str) -> tuple[str, ...] | Literal["*"]:
