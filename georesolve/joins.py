@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,15 +30,8 @@ _WHOLE_GLOBE_M = 2.0**25
 
 
 _Found = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""The rows that ask, those that are found for them, and the metres between."""
-
-
-class _Pairs(NamedTuple):
-    """Rows that are joined, and the metres between them; one that joins nothing has -1 and NaN."""
-
-    left: np.ndarray
-    right: np.ndarray
-    distance_m: np.ndarray
+"""The rows that ask, of the right where all of it is kept, those that are found for them, -1 for
+none, and the metres between."""
 
 
 def sjoin_nearest(
@@ -97,18 +90,16 @@ def sjoin_nearest(
             f"max_distance must be greater than 0, a number of metres, got {max_distance!r}"
         )
     Options(k=k)
-    left, right = _sets(left_df, right_df, how, "sjoin_nearest", earth)
+    asking, searched = _sets(left_df, right_df, how, "sjoin_nearest", earth)
+    if how == "right":
+        asking, searched = searched, asking
     with compiling():
-        if how == "right":
-            search = Search(left, device, earth=earth)
-            asking, found, metres = _nearest(search, right, k, max_distance, exclusive)
-            pairs = _Pairs(found, asking, metres)
-        else:
-            search = Search(right, device, earth=earth)
-            pairs = _Pairs(*_nearest(search, left, k, max_distance, exclusive))
+        search = Search(searched, device, earth=earth)
+        rows, found, metres = _nearest(search, asking, k, max_distance, exclusive)
     if how == "inner":
-        matched = pairs.right >= 0
-        pairs = _Pairs(*(one[matched] for one in pairs))
+        matched = found >= 0
+        rows, found, metres = rows[matched], found[matched], metres[matched]
+    pairs = rows, found, metres
     return _joined(left_df, right_df, pairs, how, (lsuffix, rsuffix), distance_col)
 
 
@@ -163,12 +154,11 @@ def sjoin(
         search = Search(right, device, earth=earth)
         within = search.within(MatchOptions(question="within", earth=earth))
         starts, reference, distance_m = within.pairs(batch)
-    pairs = _Pairs(np.arange(left.rows).repeat(np.diff(starts)), reference, distance_m)
+    pairs = np.arange(left.rows).repeat(np.diff(starts)), reference, distance_m
     if how == "left":
-        pairs = _Pairs(*_whole(left.rows, *pairs))
+        pairs = _whole(left.rows, *pairs)
     elif how == "right":
-        asking, found, metres = _whole(right.rows, pairs.right, pairs.left, distance_m)
-        pairs = _Pairs(found, asking, metres)
+        pairs = _whole(right.rows, reference, pairs[0], distance_m)
     return _joined(left_df, right_df, pairs, how, (lsuffix, rsuffix), distance_col)
 
 
@@ -310,7 +300,7 @@ def _near_shapes(search: Search, shapes: Points, k: int) -> _Found:
 def _joined(
     left_df: "GeoDataFrame",
     right_df: "GeoDataFrame",
-    pairs: _Pairs,
+    pairs: _Found,
     how: str,
     suffixes: tuple[str, str],
     distance_col: str | None,
@@ -320,6 +310,7 @@ def _joined(
 
     frames = (left_df, right_df)
     own = 1 if how == "right" else 0
+    rows = pairs[1::-1] if own else pairs[:2]
     geometry = frames[own].geometry.name
     # Those of the columns that an index becomes: its own, or one with the suffix.
     index_names: list[list[Any]] = []
@@ -344,7 +335,7 @@ def _joined(
         new = {name: f"{name}_{suffix}" for name in shared if suffix and name not in kept}
         index_names[side] = [new.get(name, name) for name in index_names[side]]
         # -1 is no label of theirs: such a row is missing.
-        taken.append(plain[side].rename(columns=new).reindex(pairs[side]).reset_index(drop=True))
+        taken.append(plain[side].rename(columns=new).reindex(rows[side]).reset_index(drop=True))
     joined = pd.concat(taken, axis=1)
     if not joined.columns.is_unique:
         twice = joined.columns[joined.columns.duplicated()].tolist()
@@ -352,5 +343,5 @@ def _joined(
     joined = joined.set_index(index_names[own])
     joined.index.names = frames[own].index.names
     if distance_col is not None:
-        joined[distance_col] = pairs.distance_m
+        joined[distance_col] = pairs[2]
     return type(frames[own])(joined, geometry=geometry, crs=frames[own].crs)
