@@ -222,7 +222,8 @@ def _resolved(
     asked = kind.of(**options)
     if first_row is not None and not (isinstance(first_row, Integral) and first_row >= 0):
         raise InvalidOption(f"first_row must be a row, 0 or more, got {first_row!r}")
-    if isinstance(references, Index):
+    search = references.search if isinstance(references, Index) else None
+    if search is not None:
         prefix = PREFIXES["references"]
         for name, value in vars(asked).items():
             is_of_references = name.startswith(prefix) or name in ("edges", "densify_m")
@@ -233,32 +234,30 @@ def _resolved(
                     f"{name} says how references are read, and an Index has read its own: give "
                     f"Index({name.removeprefix(prefix)}={value!r}) instead"
                 )
-        if (earth := options.get("earth")) not in (None, references.search.earth):
+        if (earth := options.get("earth")) not in (None, search.earth):
             raise InvalidOption(
-                f"earth is {earth!r}, but the Index is of {references.search.earth!r}: leave it "
-                f"out, or give Index(earth={earth!r}) instead"
+                f"earth is {earth!r}, but the Index is of {search.earth!r}: leave it out, or give "
+                f"Index(earth={earth!r}) instead"
             )
-        asked = replace(asked, earth=references.search.earth)
+        asked = replace(asked, earth=search.earth)
     if is_collection(observations):
         if asked.summed() == "observations" or progress is not None or first_row is not None:
             raise InvalidOption(
                 "observations are a collection of Dask, which is matched later and in parts: "
                 "summary_by='reference', progress and first_row are for tables: leave them out"
             )
-        known = references.search.references if isinstance(references, Index) else references
+        known = references if search is None else search.references
         return matched_later(observations, known, asked, device, _matched)
     table = given(observations, "observations", first_row)
     points = table.points(asked.reading("observations"), asked.kept("observations"))
-    if isinstance(references, Index):
-        search = references.search
-        if device not in ("auto", search.device):
-            raise InvalidOption(
-                f"device is {device!r}, but the Index lies on {search.device!r}: leave device out, "
-                f"or give Index(device={device!r})"
-            )
-    else:
-        points_of_references = _references(references, observations, points, asked)
-        search = Search(points_of_references, device, earth=asked.earth)
+    if search is None:
+        known = _references(references, observations, points, asked)
+        search = Search(known, device, earth=asked.earth)
+    elif device not in ("auto", search.device):
+        raise InvalidOption(
+            f"device is {device!r}, but the Index lies on {search.device!r}: leave device out, or "
+            f"give Index(device={device!r})"
+        )
     match = _checked(points, search.references, asked, first_row)
     if match.summary_by == "reference":
         if isinstance(references, Index):
