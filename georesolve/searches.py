@@ -1,5 +1,6 @@
 """The search of a reference set: on all cores, on a GPU, or on a cluster for all GPUs."""
 
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -37,6 +38,18 @@ _PAIRS_ON_GPU = 2**26
 _CLUSTER_SECONDS = 30.0
 """Work that one GPU does in less time is not worth a cluster, which takes 6 to 20 s to open."""
 
+_making = RLock()
+"""Of threads that search, one makes what is searched: it takes all cores."""
+
+
+def _renew() -> None:
+    # A forked process has not the thread that may hold it.
+    global _making
+    _making = RLock()
+
+
+os.register_at_fork(after_in_child=_renew)
+
 
 def deserves_all_gpus(n_observations: int, n_references: int, options: MatchOptions) -> bool:
     """Whether a search is worth a cluster of all GPUs, where there are several."""
@@ -65,7 +78,6 @@ class Search:
         self._keys: dict[Any, Keys] = {}
         self._filtered: dict[Any, kernels.FilteredIndex] = {}
         self._asking = asking if asking is not None and asking.shapes is not None else None
-        self._making = RLock()
 
     def __reduce__(self) -> Any:
         return Search, self._sent
@@ -75,7 +87,7 @@ class Search:
 
         With `copies` it has all of the references at one place.
         """
-        with self._making:
+        with _making:
             if self._index is None:
                 self._index = self._built()
             if copies and not self._index.whole:
@@ -109,7 +121,7 @@ class Search:
         references, asked = self.references, options.filters or FilterOptions()
         refuse_filters(self.earth, are_shapes=references.shapes is not None)
         names = asked.reference_by, asked.reference_time
-        with self._making:
+        with _making:
             if names not in self._keys:
                 valid = is_valid(references.lat_deg, references.lon_deg)
                 self._keys[names] = Keys(asked, references.kept, valid)
@@ -119,7 +131,7 @@ class Search:
         """The index of the references by group and in time."""
         # Without the window, by which a worker tells some apart: another finds the same.
         key = narrowed.how[:3]
-        with self._making:
+        with _making:
             if key not in self._filtered:
                 degrees = Degrees(*self.on_device(self.references.lat_deg, self.references.lon_deg))
                 self._filtered[key] = narrowed.built(degrees, self.device)

@@ -2,11 +2,13 @@
 
 import multiprocessing
 import pickle
+from threading import Event, Thread
 
 import pandas as pd
 import pytest
 
 import georesolve
+from georesolve import searches
 from tests.conftest import START_SECONDS, points
 
 OBSERVATIONS = points(400, 1)
@@ -103,6 +105,27 @@ def test_pools_of_processes_search(method):
     with multiprocessing.get_context(method).Pool(2) as pool:
         found = pool.map_async(index.nearest, parts).get(START_SECONDS)
     assert [one["distance_m"].tobytes() for one in found] == expected
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_fork_does_not_wait_for_what_a_thread_was_building():
+    index, is_held, is_over = georesolve.Index(REFERENCES, device="cpu"), Event(), Event()
+
+    def build():
+        with searches._making:
+            is_held.set()
+            is_over.wait()
+
+    thread = Thread(target=build)
+    thread.start()
+    try:
+        is_held.wait()
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            found = pool.apply_async(index.nearest, [OBSERVATIONS]).get(START_SECONDS)
+    finally:
+        is_over.set()
+        thread.join()
+    assert found.equals(index.nearest(OBSERVATIONS))
 
 
 @pytest.mark.parametrize(
