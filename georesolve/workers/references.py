@@ -134,13 +134,15 @@ def _key(references: Dataset, piece: Piece, how: Hashable) -> _Key:
     return references.sha256, (piece, how)
 
 
-def indexes(job: Job, narrowed: Narrowed | None = None) -> Iterator[tuple[int, Any]]:
-    """The first row and the index of each piece of the references: of resident pieces first.
+def indexes(
+    job: Job, own: list[Piece], narrowed: Narrowed | None = None
+) -> Iterator[tuple[int, Any]]:
+    """The first row and the index of each of some pieces of the references: resident ones first.
 
     So a chunk begins with the pieces that the one before it ended with. In the order of their rows
     each would be let go of just before its turn.
     """
-    how, left = narrowed.how if narrowed else job.options.earth, pieces(job.references)
+    how, left = narrowed.how if narrowed else job.options.earth, [*own]
     while left:
         piece = next((one for one in left if _key(job.references, one, how) in _indexes), left[0])
         left.remove(piece)

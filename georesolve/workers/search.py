@@ -65,9 +65,10 @@ def question_of(
     if not options.of_pairs:
         if narrowed is not None and narrowed.filters.by_time:
             whole_index(job, "rank_by='time' needs", narrowed)
-        next(indexes(job, narrowed))
-        asked = partial(indexes, job), options, references.valid_rows, backend().to_kept
-        return Nearest(*asked, len(pieces(references)), most_steps)
+        own = pieces(references)
+        next(indexes(job, own, narrowed))
+        asked = partial(indexes, job, own), options, references.valid_rows, backend().to_kept
+        return Nearest(*asked, len(own), most_steps)
 
     def column(name: str) -> pa.ChunkedArray:
         return resident_column(references, name).values

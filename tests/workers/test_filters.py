@@ -98,6 +98,7 @@ def test_windows_of_several_widths_share_an_index(tmp_path, asked, n):
         match = asked_for({"time": "t", "max_time": max_time, **asked}).match(*sets)
         narrowed = check_filters(*sets, match)
         narrowed = narrowed._replace(keys=resident_keys(sets[1], match.filters))
-        found += references.indexes(Job("windows", tmp_path, *sets, match), narrowed)
+        job = Job("windows", tmp_path, *sets, match)
+        found += references.indexes(job, references.pieces(sets[1]), narrowed)
     assert len({id(index) for _, index in found}) == n
     references.forget_all()
