@@ -184,6 +184,13 @@ class Dataset(Facts):
         file = self.file
         return isinstance(file, Object) or (isinstance(file, SourceFiles) and file.scheme != "file")
 
+    @property
+    def size_bytes(self) -> int:
+        """Of its file on this machine; 0 where that is not written here."""
+        if isinstance(self.file, InMemory):
+            return int(self.file.file.size)
+        return self.file.stat().st_size if isinstance(self.file, Path) else 0
+
     def width(self, names: Iterable[str]) -> Width:
         """What some columns take in memory together."""
         widths = dict(zip(self.columns, self.widths, strict=True))

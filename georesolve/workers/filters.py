@@ -273,8 +273,8 @@ class Keys:
         if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
             if length is None:
                 raise InvalidOption(
-                    f"max_time must be a length of time such as '15min' or a timedelta, got "
-                    f"{given!r}: a number is for times that are numbers"
+                    f"max_time must be a length of time such as '15min', got {given!r}: a number "
+                    "is for times that are numbers"
                 )
             size = NANOSECONDS["d"] if pa.types.is_date(kind) else NANOSECONDS[unit]
             return int(length // size)

@@ -15,8 +15,8 @@ from georesolve.service.cli import main
 from georesolve.service.clock import new_id
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.retention import Retention
-from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
+from georesolve.service.store.rows import DatasetRow
 from georesolve.service.store.store import Store
 from georesolve.workers.objects import object_store
 from tests.conftest import (
@@ -249,7 +249,7 @@ def test_objects_that_no_row_names_stay_until_they_are_removed_by_hand(apart, tm
         with closing(Store(tmp_path, None, f"s3://{BUCKET}/orphans/")) as store:
             store.refuse_other_folder()
             library = Library(store)
-            kept = library.keep(Ingested(store_points(points(10, 5), tmp_path / "new"), {}))
+            kept = library.keep(DatasetRow(store_points(points(10, 5), tmp_path / "new"), {}))
             orphan = new_id()
             store.datasets_place.keep(pa.py_buffer(b"half"), f"{orphan}.parquet")
             store.datasets_place.keep(pa.py_buffer(b"theirs"), "cities.csv")

@@ -15,11 +15,10 @@ from georesolve.service.datasets.library import Library
 from georesolve.service.jobs import supervisor as supervisor_module
 from georesolve.service.jobs.supervisor import Supervisor
 from georesolve.service.metrics import Metrics
-from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
 from georesolve.service.store import postgres as postgres_module
 from georesolve.service.store.engine import open_database
-from georesolve.service.store.rows import Delivery
+from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.manifest import read_manifest
@@ -140,7 +139,7 @@ def test_a_job_whose_end_finds_no_connection_is_ended_later(tmp_path, cluster, m
     with closing(Store(settings.data_dir)) as store:
         library = Library(store)
         rows = [
-            library.keep(Ingested(store_points(points(n, n), tmp_path / f"{n}.parquet"), {}))
+            library.keep(DatasetRow(store_points(points(n, n), tmp_path / f"{n}.parquet"), {}))
             for n in (2_000, 300)
         ]
         job = store.add_job(*rows, MatchOptions(), Delivery())

@@ -212,6 +212,7 @@ def test_a_set_against_itself_by_group():
         ({"observation_time": "t", "max_time": "1h"}, "time is of both sets"),
         ({"time": "country", "max_time": "1h"}, "time takes timestamps"),
         ({"time": "t", "max_time": "soon"}, "such as '15min'"),
+        ({"time": "t", "max_time": ["1h"]}, "a timedelta, or a number"),
         ({"time": "t", "max_time": 5}, "a number is for times that are numbers"),
         ({"time": "kind", "max_time": "5s"}, "give a number"),
         ({"observation_time": "t", "reference_time": "kind", "max_time": 5}, "of one kind"),

@@ -10,9 +10,8 @@ from georesolve.service.datasets.library import Library
 from georesolve.service.disk import locked
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.ops.backup import SUMS
-from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
-from georesolve.service.store.rows import Delivery
+from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import points, store_points
@@ -35,7 +34,7 @@ def store(tmp_path):
 def test_what_is_removed_meanwhile_goes_afterwards(tmp_path, store):
     library = Library(store.of("ours"))
     file = store_points(points(5, 1), tmp_path / "set.parquet")
-    row, _ = library.register(Ingested(file, {}))
+    row, _ = library.register(DatasetRow(file, {}))
     job = store.of("ours").add_job(row, row, MatchOptions(), Delivery())
     store.finish_job(job, "successful", "done", report={}, expires=now(-2))
     store.job_folder(job).mkdir()
@@ -54,7 +53,7 @@ def test_what_is_removed_meanwhile_goes_afterwards(tmp_path, store):
 def test_what_is_damaged_or_missing_is_told(tmp_path, store):
     library = Library(store.of("ours"))
     files = [store_points(points(5, seed), tmp_path / f"{seed}.parquet") for seed in range(3)]
-    rows = [library.register(Ingested(file, {}))[0] for file in files]
+    rows = [library.register(DatasetRow(file, {}))[0] for file in files]
     first, second, third = (store.dataset_file(row.id) for row in rows)
     first.unlink()
     second.write_bytes(b"no Parquet")

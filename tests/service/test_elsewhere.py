@@ -19,9 +19,8 @@ from georesolve.service.datasets.library import Library
 from georesolve.service.errors import NotReady
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.maps.cache import Maps
-from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
-from georesolve.service.store.rows import Delivery
+from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.schema import kept
 from georesolve.service.store.store import LONG_AGO, Store
 from georesolve.workers.jobs import MatchOptions
@@ -640,7 +639,7 @@ def bucket(store, tmp_path, monkeypatch):
 
 def a_dataset(bucket, tmp_path, **kept):
     made = store_points(points(10, 5), tmp_path / "new")
-    return Library(bucket).keep(Ingested(made, {}), **kept)
+    return Library(bucket).keep(DatasetRow(made, {}), **kept)
 
 
 @pytest.mark.parametrize("registered", [True, False])
@@ -678,7 +677,7 @@ def test_an_object_that_comes_after_its_row_was_swept_goes(bucket, tmp_path, mon
 
     monkeypatch.setattr(Prefix, "keep", keep_late)
     with pytest.raises(NotReady, match="took more than 3600 s"):
-        library.register(Ingested(store_points(points(10, 5), tmp_path / "new"), {}))
+        library.register(DatasetRow(store_points(points(10, 5), tmp_path / "new"), {}))
     library.release(a_dataset(bucket, tmp_path).id)
     assert bucket.datasets_place.names() == []
     assert bucket.kept_ids() == set()

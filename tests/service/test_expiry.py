@@ -11,9 +11,8 @@ from georesolve.service.cli import main
 from georesolve.service.clock import in_hours
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.retention import Retention
-from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
-from georesolve.service.store.rows import Delivery
+from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import points, store_points
@@ -44,7 +43,7 @@ class Kept:
     def __init__(self, tmp_path, store):
         library = Library(store, SETTINGS.dataset_hours)
         sets = [
-            Ingested(store_points(points(5, seed), tmp_path / f"{seed}.parquet"), {})
+            DatasetRow(store_points(points(5, seed), tmp_path / f"{seed}.parquet"), {})
             for seed in range(2)
         ]
         self.dataset, _ = library.register(sets[0])

@@ -12,12 +12,12 @@ from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
 from georesolve.service.errors import CannotStart
 from georesolve.service.jobs.retention import Retention, unknown
-from georesolve.service.receiving.ingest import Ingest, Ingested
+from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.server import prepare
 from georesolve.service.settings import Settings
 from georesolve.service.store.identity import owned
 from georesolve.service.store.listing import Page
-from georesolve.service.store.rows import Delivery
+from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import NO_CLUSTER, points, running_service, store_points, wait_until
@@ -50,7 +50,7 @@ def refused(data_dir):
 def a_dataset(tmp_path, store):
     seed = len(store.kept_ids())
     dataset = store_points(points(5, seed), tmp_path / f"{new_id()}.parquet")
-    return Library(store).keep(Ingested(dataset, {}), registered=True)
+    return Library(store).keep(DatasetRow(dataset, {}), registered=True)
 
 
 def test_a_project_of_a_user_is_refused_and_not_touched(tmp_path, capsys):
@@ -224,7 +224,7 @@ def test_a_dataset_whose_process_was_killed_leaves_no_file(tmp_path, monkeypatch
         store.jobs_place.make()
         library = Library(store)
         for dies_at in ("_place", "register_dataset"):
-            made = Ingested(store_points(points(5, 1), tmp_path / "new.parquet"), {})
+            made = DatasetRow(store_points(points(5, 1), tmp_path / "new.parquet"), {})
             with monkeypatch.context() as patch:
                 owner = library if dies_at == "_place" else store
                 place = getattr(owner, dies_at)

@@ -13,9 +13,8 @@ import pytest
 
 from georesolve.service.clock import new_id
 from georesolve.service.datasets.library import Library
-from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.store.listing import JobQuery
-from georesolve.service.store.rows import Delivery
+from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import (
@@ -260,7 +259,7 @@ def test_a_dataset_removed_meanwhile_takes_no_job(tmp_path):
     rows = []
     for seed in (1, 2):
         path = tmp_path / f"{seed}.parquet"
-        rows.append(library.keep(Ingested(store_points(points(5, seed), path), {})))
+        rows.append(library.keep(DatasetRow(store_points(points(5, seed), path), {})))
     library.remove(rows[1].id)
     assert store.add_job(*rows, MatchOptions(), Delivery()) is None
     assert store.jobs(JobQuery()) == []
@@ -360,7 +359,7 @@ def test_a_job_whose_services_died_again_and_again_fails(tmp_path):
     data_dir = tmp_path / "data"
     with closing(Store(data_dir)) as store:
         library = Library(store)
-        row = library.keep(Ingested(store_points(points(5, 1), tmp_path / "points.parquet"), {}))
+        row = library.keep(DatasetRow(store_points(points(5, 1), tmp_path / "points.parquet"), {}))
         guilty, other = (store.add_job(row, row, MatchOptions(), Delivery()) for _ in range(2))
         for _ in range(6):
             store.start_job(guilty)

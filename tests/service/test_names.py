@@ -10,10 +10,9 @@ import pytest
 from georesolve.service.clock import now
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.retention import Retention
-from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
 from georesolve.service.store.names import Condition
-from georesolve.service.store.rows import Delivery
+from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.schema import kept
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
@@ -139,7 +138,7 @@ def test_a_name_whose_removal_broke_off_leaves_no_dataset(tmp_path):
         store.jobs_place.make()
         library = Library(store.of("ann"))
         sets = [
-            Ingested(store_points(points(5, seed), tmp_path / f"{seed}.parquet"), {})
+            DatasetRow(store_points(points(5, seed), tmp_path / f"{seed}.parquet"), {})
             for seed in range(3)
         ]
         for made, name in zip(sets, ("places", "places", "other"), strict=True):
@@ -191,7 +190,7 @@ def test_what_was_put_in_vain_and_registered_by_another_stays(tmp_path):
     with closing(Store(tmp_path / "data")) as store:
         library = Library(store.of("ann"), 1)
         made = [
-            lambda seed=seed: Ingested(
+            lambda seed=seed: DatasetRow(
                 store_points(points(5, seed), tmp_path / f"{seed}.parquet"), {}
             )
             for seed in range(4)
@@ -212,7 +211,7 @@ def test_what_has_expired_and_a_job_needs_outlives_another_job_that_is_refused(t
     with closing(Store(tmp_path / "data")) as store:
         library = Library(store.of("ann"), 1)
         made = store_points(points(5, 1), tmp_path / "1.parquet")
-        row, _ = library.register(Ingested(made, {}))
+        row, _ = library.register(DatasetRow(made, {}))
         store.of("ann").add_job(row, row, MatchOptions(), Delivery())
         with store._engine.begin() as connection:
             connection.execute(kept.update().where(kept.c.id == row.id).values(expires=now()))
@@ -225,7 +224,7 @@ def test_a_name_that_another_process_replaces_stands_for_the_new_one_at_once(tmp
     with closing(Store(tmp_path / "data")) as store, closing(Store(tmp_path / "data")) as other:
         library = Library(store.of("ann"))
         made = [store_points(points(5, seed), tmp_path / f"{seed}.parquet") for seed in range(2)]
-        ids = [library.register(Ingested(one, {}))[0].id for one in made]
+        ids = [library.register(DatasetRow(one, {}))[0].id for one in made]
         for id in ids:
             other.of("ann").names.put("places", id, Condition(), None)
             assert library.known("places") is None

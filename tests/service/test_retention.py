@@ -10,10 +10,9 @@ from georesolve.service.clock import now
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import NoSuchDataset
 from georesolve.service.jobs.retention import Retention
-from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
 from georesolve.service.store.names import Condition
-from georesolve.service.store.rows import Delivery
+from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.schema import jobs, kept
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
@@ -77,8 +76,8 @@ def store(tmp_path):
         yield store
 
 
-def ingested(tmp_path, seed):
-    return Ingested(store_points(points(5, seed), tmp_path / f"{seed}.parquet"), {})
+def made(tmp_path, seed):
+    return DatasetRow(store_points(points(5, seed), tmp_path / f"{seed}.parquet"), {})
 
 
 def sweep(store, **hours):
@@ -89,7 +88,7 @@ def sweep(store, **hours):
 
 def test_a_dataset_that_a_job_needs_stays(tmp_path, store):
     ours = store.of("ours")
-    row, _ = Library(ours, 3 * SECOND).register(ingested(tmp_path, 1))
+    row, _ = Library(ours, 3 * SECOND).register(made(tmp_path, 1))
     id = store.add_job(row, row, MatchOptions(), Delivery())
     wait_until(lambda: ours.dataset(row.id) is None)
     sweep(store)
@@ -103,7 +102,7 @@ def test_a_dataset_that_a_job_needs_stays(tmp_path, store):
 
 def test_use_prolongs_the_life_of_a_dataset(tmp_path, store):
     library = Library(store.of("ours"), SECOND)
-    row, _ = library.register(ingested(tmp_path, 1))
+    row, _ = library.register(made(tmp_path, 1))
     deadline = time.monotonic() + 3
     while time.monotonic() < deadline:
         used = library.use(row.id)
@@ -111,7 +110,7 @@ def test_use_prolongs_the_life_of_a_dataset(tmp_path, store):
     assert used.expires > row.expires
     wait_until(lambda: store.of("ours").dataset(row.id) is None)
     # Expired and not yet swept away: the same content is found, and lives again.
-    revived, is_new = library.register(ingested(tmp_path, 1))
+    revived, is_new = library.register(made(tmp_path, 1))
     assert (revived.id, is_new) == (row.id, False)
     sweep(store)
     assert library.get(row.id).dataset.rows == 5
@@ -121,7 +120,7 @@ def test_what_another_front_removes_is_registered_anew(tmp_path, store):
     """Its row is marked, and goes after its file: nothing brings it back meanwhile."""
     ours = store.of("ours")
     library = Library(ours, 1)
-    row, _ = library.register(ingested(tmp_path, 1))
+    row, _ = library.register(made(tmp_path, 1))
     # Until its file is removed.
     assert ours.let_go(row.id)
     assert ours.dataset(row.id) is None
@@ -129,7 +128,7 @@ def test_what_another_front_removes_is_registered_anew(tmp_path, store):
     assert not ours.prolong_dataset(row.id, now(3600))
     with pytest.raises(NoSuchDataset):
         ours.names.put("places", row.id, Condition(), None)
-    again, is_new = library.register(ingested(tmp_path, 1))
+    again, is_new = library.register(made(tmp_path, 1))
     assert is_new
     sweep(store)
     assert not store.dataset_file(row.id).exists()
@@ -140,7 +139,7 @@ def test_what_another_front_removes_is_registered_anew(tmp_path, store):
 def test_a_full_disk_is_no_reason_to_refuse_what_reads():
     with small_disk(8) as disk, closing(Store(disk / "data")) as store:
         library = Library(store, SECOND)
-        row, _ = library.register(ingested(disk, 1))
+        row, _ = library.register(made(disk, 1))
         wait_until(lambda: row.expires < now(0.9))
         ballast = fill(disk)
         with pytest.raises(OperationalError, match="full"):
@@ -153,7 +152,7 @@ def test_a_full_disk_is_no_reason_to_refuse_what_reads():
 
 def test_what_cannot_be_removed_stops_nothing_else(tmp_path, store, caplog):
     library = Library(store.of("ours"), SECOND)
-    rows = [library.register(ingested(tmp_path, seed))[0] for seed in range(3)]
+    rows = [library.register(made(tmp_path, seed))[0] for seed in range(3)]
     # The file that is removed first has become a folder.
     stuck = store.datasets_place.path / f"{min(row.id for row in rows)}.parquet"
     stuck.unlink()
@@ -179,14 +178,14 @@ def test_what_cannot_be_removed_stops_nothing_else(tmp_path, store, caplog):
 
 def test_zero_keeps_for_ever(tmp_path, store):
     library = Library(store.of("ours"), 0)
-    row, _ = library.register(ingested(tmp_path, 1))
+    row, _ = library.register(made(tmp_path, 1))
     assert row.expires is None
     sweep(store, dataset_hours=0, result_hours=0)
     assert library.use(row.id).expires is None
 
 
 def test_zero_holds_for_what_was_registered_before(tmp_path, store):
-    row, _ = Library(store.of("ours"), 1).register(ingested(tmp_path, 1))
+    row, _ = Library(store.of("ours"), 1).register(made(tmp_path, 1))
     assert row.expires is not None
     library = Library(store, 0)
     library.take_over()
@@ -196,7 +195,7 @@ def test_zero_holds_for_what_was_registered_before(tmp_path, store):
 def test_a_result_goes_with_its_job(tmp_path, store):
     """Also when its job is forgotten in the moment in which it expires."""
     ours = store.of("ours")
-    row, _ = Library(ours).register(ingested(tmp_path, 1))
+    row, _ = Library(ours).register(made(tmp_path, 1))
     id = ours.add_job(row, row, MatchOptions(), Delivery())
     store.finish_job(id, "successful", "done", report={}, expires=now(-2))
     store.job_folder(id).mkdir()

@@ -9,9 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from georesolve.service.datasets.library import Library
-from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.store.listing import JobQuery
-from georesolve.service.store.rows import Delivery
+from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
 from tests.conftest import (
@@ -155,7 +154,9 @@ def store(tmp_path):
 @pytest.fixture
 def waiting(tmp_path, store):
     """A job that waits, and is expected to take 14 bytes."""
-    row = Library(store).keep(Ingested(store_points(points(5, 1), tmp_path / "points.parquet"), {}))
+    row = Library(store).keep(
+        DatasetRow(store_points(points(5, 1), tmp_path / "points.parquet"), {})
+    )
     kept = store.kept_bytes()
     return store.add_job(row, row, MatchOptions(k=2), Delivery(), size_bytes=14), kept
 

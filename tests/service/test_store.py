@@ -24,7 +24,6 @@ from georesolve.service.disk import Disk
 from georesolve.service.errors import CannotStart, KeyInUse, OutputTaken
 from georesolve.service.jobs import endings, supervisor
 from georesolve.service.jobs.retention import Retention
-from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
 from georesolve.service.store import lease as lease_module
 from georesolve.service.store import schema
@@ -35,7 +34,7 @@ from georesolve.service.store.keys import hash_of, prefix_of
 from georesolve.service.store.lease import Lease
 from georesolve.service.store.listing import JobQuery, Page
 from georesolve.service.store.names import Condition
-from georesolve.service.store.rows import Delivery, Repeat
+from georesolve.service.store.rows import DatasetRow, Delivery, Repeat
 from georesolve.service.store.schema import VERSION, kept, metadata
 from georesolve.service.store.store import LONG_AGO, Store
 from georesolve.workers.jobs import MatchOptions
@@ -81,7 +80,7 @@ def store(tmp_path, database_url):
 def add(library, tmp_path, seed, registered=True):
     dataset = store_points(points(5, seed), tmp_path / f"{seed}.parquet")
     add_row = library.register if registered else lambda one: (library.keep(one), True)
-    return add_row(Ingested(dataset, {"decode": 0.5}))
+    return add_row(DatasetRow(dataset, {"decode": 0.5}))
 
 
 def test_migrations_and_models_agree(tmp_path, database_url):
@@ -152,7 +151,7 @@ def test_tables_that_cannot_be_made_leave_nothing_behind(tmp_path):
 def test_a_job_is_accepted_with_few_statements(tmp_path, store):
     """Others wait meanwhile: one says that both sets are there and enters the job."""
     library, said = Library(store), []
-    made = [Ingested(store_points(points(5, n), tmp_path / f"{n}.parquet"), {}) for n in (1, 2)]
+    made = [DatasetRow(store_points(points(5, n), tmp_path / f"{n}.parquet"), {}) for n in (1, 2)]
     registered, _ = library.register(made[0])
     new = library.keep(made[1])
 
@@ -592,7 +591,7 @@ def test_one_runner_has_the_lease_and_another_one_gets_it(store, monkeypatch):
 
 def test_a_runner_that_lost_the_lease_changes_no_job(tmp_path, store):
     file = store_points(points(5, 1), tmp_path / "five.parquet")
-    row = Library(store).keep(Ingested(file, {}), registered=True)
+    row = Library(store).keep(DatasetRow(file, {}), registered=True)
     job = store.add_job(row, row, MatchOptions(), Delivery())
     holder = copy.copy(store)
     mine, other = holder.lease("mine"), Lease(store._engine, "other")

@@ -13,7 +13,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service import errors, pools
 from georesolve.service.clock import in_hours, is_id, new_id, now
-from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.settings import Settings
 from georesolve.service.store.engine import Admission, admit_any
 from georesolve.service.store.rows import DatasetRow
@@ -98,40 +97,39 @@ class Library:
             place.remove([name for name in place.names() if name[0] == "." and id_in(name)])
         self.indexes.keep_only(self.store.registered_digests())
 
-    def register(self, ingested: Ingested, admit: Admission = admit_any) -> tuple[DatasetRow, bool]:
+    def register(self, made: DatasetRow, admit: Admission = admit_any) -> tuple[DatasetRow, bool]:
         """Register a dataset just made; the second is False when its content already was."""
-        row = self.store.registered_dataset(ingested.dataset)
+        row = self.store.registered_dataset(made.dataset)
         if row is not None and self.store.prolong_dataset(row.id, self.expires()):
             if not _is_whole(row.dataset):
                 logger.error("the dataset %s was damaged, and is replaced", row.id)
-                self._place(ingested.dataset, row.id)
+                self._place(made.dataset, row.id)
             return self.get(row.id), False
         try:
-            return self.keep(ingested, admit, registered=True), True
+            return self.keep(made, admit, registered=True), True
         except _RegisteredMeanwhile:
-            return self.register(ingested, admit)
+            return self.register(made, admit)
 
     def keep(
-        self, ingested: Ingested, admit: Admission = admit_any, *, registered: bool = False
+        self, made: DatasetRow, admit: Admission = admit_any, *, registered: bool = False
     ) -> DatasetRow:
         """Keep a dataset just made, if it is admitted; durable once this returns."""
-        id, dataset = new_id(), ingested.dataset
+        id, dataset = new_id(), made.dataset
         stays = isinstance(dataset.file, SourceFiles)
-        row = DatasetRow(
+        row = replace(
+            made,
             id=id,
             kind="dataset" if registered else "input",
             owner=self.store.owner or "",
             created=now(),
             # Unless its file is there by then and it is registered, or its job is accepted.
             expires=now(_TAKEN_SECONDS),
-            size_bytes=ingested.size_bytes,
+            size_bytes=dataset.size_bytes,
             dataset=replace(
                 dataset,
                 file=dataset.file if stays else self.store.dataset_file(id),
                 digest=dataset.sha256,
             ),
-            seconds=ingested.seconds,
-            name=ingested.name,
         )
         self.store.add_dataset(row, admit)
         try:
@@ -278,9 +276,9 @@ class Library:
                 self.store.forget(id)
         return True
 
-    def indexes_of(self, one: DatasetRow | Ingested) -> IndexFolder | None:
+    def indexes_of(self, one: DatasetRow) -> IndexFolder | None:
         """Where the index of a dataset is kept; None of one that goes with its request."""
-        return self.indexes if isinstance(one, DatasetRow) and one.kind == "dataset" else None
+        return self.indexes if one.kind == "dataset" else None
 
     def release(self, id: str) -> None:
         """Remove a set that was just made, unless it was registered or its job accepted."""

@@ -253,19 +253,19 @@ async def _registered(
             upload = await receive_body(request, folder.path)
         reading, owner = parameters.reading(), library.store.owner or ""
         if not isinstance(upload, str):
-            ingested = await ingest.from_upload(upload, reading, folder.path, owner)
+            made = await ingest.from_upload(upload, reading, folder.path, owner)
         elif is_href(upload):
-            ingested = await pools.remote(owner, ingest.from_href, upload.strip(), reading, "file")
+            made = await pools.remote(owner, ingest.from_href, upload.strip(), reading, "file")
         else:
             raise errors.InvalidRequest(
                 "the part 'file' of the form is a text: send a file, which has a filename in its "
                 "Content-Disposition, or an address such as s3://bucket/folder/*.parquet"
             )
-        ingested = ingested._replace(name=parameters.name or ingested.name)
-        admit = quotas.admission(library.store, ingested.size_bytes)
-        row, is_new = await library.store.files(library.register, ingested, admit)
+        made = replace(made, name=parameters.name or made.name)
+        admit = quotas.admission(library.store, made.dataset.size_bytes)
+        row, is_new = await library.store.files(library.register, made, admit)
         # What a file happens to be called renames nothing.
-        name = parameters.name or row.name or ingested.name
+        name = parameters.name or row.name or made.name
         if name != row.name:
             await pools.database(library.store.rename_dataset, row.id, name)
         return replace(row, name=name), is_new

@@ -11,7 +11,7 @@ from dataclasses import replace
 from email.message import Message
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -28,8 +28,9 @@ from georesolve.service.receiving.decoders import decode_in_child, open_decoders
 from georesolve.service.receiving.decoding import Limits
 from georesolve.service.receiving.uploads import Upload
 from georesolve.service.settings import Settings
+from georesolve.service.store.rows import DatasetRow
 from georesolve.service.turns import Turns
-from georesolve.workers.datasets import Dataset, InMemory
+from georesolve.workers.datasets import Dataset
 from georesolve.workers.files import sync
 
 logger = logging.getLogger(__name__)
@@ -38,25 +39,6 @@ Place = Callable[[str, int], str]
 """Where the value of a column, whose name is a step of a pointer, stands in a row."""
 _CONVERTED_AT_A_TIME = 2
 """More would only take Python's lock from the event loop in turn."""
-
-
-class Ingested(NamedTuple):
-    """A dataset just made, in a folder that goes unless it is kept; seconds by stage.
-
-    Its `name` is that of the file, empty where there is none.
-    """
-
-    dataset: Dataset
-    seconds: dict[str, float]
-    name: str = ""
-
-    @property
-    def size_bytes(self) -> int:
-        """Of its file; none of files that stay where they are."""
-        file = self.dataset.file
-        if isinstance(file, InMemory):
-            return int(file.file.size)
-        return file.stat().st_size if isinstance(file, Path) else 0
 
 
 class Folder:
@@ -124,7 +106,7 @@ class Ingest:
 
     async def from_upload(
         self, upload: Upload, reading: Reading, folder: Path, owner: str
-    ) -> Ingested:
+    ) -> DatasetRow:
         """Make a dataset of an uploaded file, in the turn of its owner."""
         start = time.perf_counter()
         format, is_packed = await pools.disk(
@@ -144,7 +126,7 @@ class Ingest:
         if name and reading.layer:
             # Two layers of a file are two sets.
             name = f"{name} ({plain_name(reading.layer)})"[:LONGEST_TITLE]
-        return Ingested(dataset, seconds, name)
+        return DatasetRow(dataset, seconds, name)
 
     def _decode(self, source: Source, target: Path) -> Dataset:
         limits = replace(self._limits, written_bytes=max(0, self._disk.left()))
@@ -167,7 +149,7 @@ class Ingest:
         if self._disk.holds_all:
             sync(target)
 
-    def from_href(self, href: str, reading: Reading, file: str) -> Ingested:
+    def from_href(self, href: str, reading: Reading, file: str) -> DatasetRow:
         """Make a dataset of files that stay where they are; blocks while their footers are read."""
         start = time.perf_counter()
         refuse_layer(reading, file)
@@ -183,11 +165,11 @@ class Ingest:
                 "out, or send the file"
             )
         dataset = self._sources.dataset(href, reading, file)
-        return Ingested(dataset, {"decode": time.perf_counter() - start}, href[:LONGEST_TITLE])
+        return DatasetRow(dataset, {"decode": time.perf_counter() - start}, href[:LONGEST_TITLE])
 
     def from_arrays(
         self, arrays: dict[str, list[Any]], reading: Reading, pointer: str, by_row: bool = False
-    ) -> Ingested:
+    ) -> DatasetRow:
         """A dataset of JSON arrays, made of records or not `by_row`; `pointer` is their place."""
         start = time.perf_counter()
         if len(arrays) > self._limits.columns:
@@ -214,7 +196,7 @@ class Ingest:
         table = Table(batch.schema, iter([batch]), rows)
         reading = reading._replace(lat=columns.lat, lon=columns.lon)
         dataset = canonicalise(table, reading, pointer, None, self._limits)
-        return Ingested(dataset, {"decode": time.perf_counter() - start})
+        return DatasetRow(dataset, {"decode": time.perf_counter() - start})
 
 
 def plain_name(given: str) -> str:

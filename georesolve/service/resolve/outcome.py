@@ -16,7 +16,6 @@ from georesolve.intake.geometries import PointSets
 from georesolve.intake.representations import PARQUET, Format, up_to
 from georesolve.service import errors, pools
 from georesolve.service.jobs.endings import dismiss, wait_for_end
-from georesolve.service.receiving.ingest import Ingested
 from georesolve.service.resolve.context import Service
 from georesolve.service.resolve.models import ROLES
 from georesolve.service.resolve.requests import Terms
@@ -76,7 +75,7 @@ def why_too_large(asked: Asked) -> str | None:
     is_turned = observations.outlines is not None
     asking, searched = (references, observations) if is_turned else (observations, references)
     quickly = quickly_indexed(options)
-    if isinstance(asked.references, Ingested) and searched.as_points > quickly:
+    if not asked.references.id and searched.as_points > quickly:
         # They are indexed for this request alone.
         lines = f", which take as long as {searched.as_points} points," if searched.outlines else ""
         return (
@@ -145,7 +144,7 @@ async def looked_up(service: Service, asked: Asked, format: Format, start: float
     except Exception:
         # A dataset may be damaged, or was removed: then that is what the client is told.
         for one in asked.sets:
-            if isinstance(one, DatasetRow):
+            if one.id:
                 await service.store.files(service.library.whole, one.id, every_byte=True)
         raise
 
@@ -189,7 +188,7 @@ def _look_up(
     written = time.perf_counter()
     seconds = {"at_hand": written - start, **answer.seconds, "write": written - resolved}
     for role, one in zip(ROLES, asked.sets, strict=True):
-        if isinstance(one, Ingested):
+        if not one.id:
             seconds |= {f"{stage}_{role}": value for stage, value in one.seconds.items()}
     return SmallAnswer(content, format, hashlib.sha256(content).hexdigest(), seconds)
 
@@ -318,7 +317,7 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
     try:
         # What was used a moment ago may be called something else now.
         kept.extend(
-            service.library.keep(one) if isinstance(one, Ingested) else service.library.get(one.id)
+            service.library.get(one.id) if one.id else service.library.keep(one)
             for one in asked.sets
         )
         observations, references = kept

@@ -11,7 +11,7 @@ from pydantic_core import to_json
 from georesolve.intake.columns import NAMED, PREFIXES, OnInvalid, Role
 from georesolve.intake.plausibility import check_match
 from georesolve.service import errors, pools
-from georesolve.service.receiving.ingest import Folder, Ingested
+from georesolve.service.receiving.ingest import Folder
 from georesolve.service.receiving.uploads import Upload, keep_upload
 from georesolve.service.resolve.context import Service
 from georesolve.service.resolve.models import (
@@ -32,10 +32,8 @@ from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.places import Object
 from georesolve.workers.sources import SourceFailed, SourceFiles
 
-PointSet = Ingested | DatasetRow
-"""An upload (deleted unless it is kept), or a registered dataset."""
 EitherInputs = MatchInputs | EstimateInputs
-PlannedSet = int | PointSet
+PlannedSet = int | DatasetRow
 """A set of a job, or how many rows it will have."""
 _FEW_COLUMNS, _FEW_VALUES = 16, 12_000
 """So many are made a table in some milliseconds, in which the event loop waits."""
@@ -47,15 +45,15 @@ class Asked(NamedTuple):
     `delivery` is None for the bare result, of which a small one leaves no job.
     """
 
-    observations: PointSet
-    references: PointSet
+    observations: DatasetRow
+    references: DatasetRow
     options: MatchOptions
     on_invalid: OnInvalid
     delivery: Delivery | None = None
     name: str | None = None
 
     @property
-    def sets(self) -> tuple[PointSet, PointSet]:
+    def sets(self) -> tuple[DatasetRow, DatasetRow]:
         """Both sets."""
         return self.observations, self.references
 
@@ -247,6 +245,6 @@ def bytes_of_sets(
         file = None if isinstance(one, int) else one.dataset.file
         if not isinstance(file, Path | Object | SourceFiles):
             on_disk += size.size_bytes
-        if not isinstance(one, DatasetRow) and not isinstance(file, SourceFiles):
+        if (isinstance(one, int) or not one.id) and not isinstance(file, SourceFiles):
             kept += size.size_bytes
     return on_disk, kept

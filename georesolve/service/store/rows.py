@@ -33,17 +33,21 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True)
 class DatasetRow:
-    """A set that the service keeps: a registered dataset, or an input, which goes with its job."""
+    """A set: a registered dataset, an input, which goes with its job, or one just made.
 
-    id: str
-    kind: Literal["dataset", "input"]
-    owner: str
-    created: str
-    expires: str | None
-    size_bytes: int
+    That has no id, and its files go with the request unless it is kept. `seconds` are by stage.
+    """
+
     dataset: Dataset
     seconds: dict[str, float]
+    # Of one just made that of its file, empty where there is none.
     name: str = ""
+    id: str = ""
+    kind: Literal["dataset", "input"] = "input"
+    owner: str = ""
+    created: str = ""
+    expires: str | None = None
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True)
