@@ -71,14 +71,13 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
                 closing(AtHand(settings)) as at_hand,
                 store.changes.watched(cluster.read, library.forget_used, open_maps.forget_gone),
             ):
-                checks = Checks()
                 service = Service(
                     settings=settings,
                     store=store,
                     ingest=ingest,
                     sinks=Sinks(settings.sinks),
                     library=library,
-                    results=Results(store, library, checks, settings.inline_bytes),
+                    results=Results(store, library, Checks(), settings.inline_bytes),
                     cluster=cluster,
                     at_hand=at_hand,
                     disk=disk,
@@ -88,10 +87,8 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
                     # JSON is read in the thread of the event loop.
                     reading=Turns(1),
                 )
-                # What each is called where a room takes it: see `service.auth.access.part`.
-                others = {"checks": checks, "maps": open_maps, "service": service}
-                for name, part in {**vars(service), **others}.items():
-                    setattr(app.state, name, part)
+                # A request gets the first as its owner sees it: see `service.auth.access`.
+                app.state.service, app.state.maps = service, open_maps
                 keep_what_is_loaded()
                 yield
 

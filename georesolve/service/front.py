@@ -123,9 +123,8 @@ class _Server(uvicorn.Server):
         if sig == signal.SIGINT and self._is_kept:
             # The process that keeps this one has heard it, too.
             return
-        store = getattr(self._app.state, "store", None)
-        if store is not None:
-            store.changes.stop()
+        if (service := getattr(self._app.state, "service", None)) is not None:
+            service.store.changes.stop()
         super().handle_exit(sig, frame)
 
 

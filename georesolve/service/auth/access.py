@@ -62,7 +62,7 @@ def refuse_unprotected(settings: Settings, keys: Keys) -> None:
 
 
 class Access:
-    """Gives a request the owner of its key, and the owner's store, or refuses it.
+    """Gives a request the owner of its key, and the service as the owner sees it, or refuses it.
 
     The owner is the id of the key; it is empty while the service needs none.
     """
@@ -84,9 +84,9 @@ class Access:
             try:
                 self._check_host(connection)
                 owner, role = await self._caller_of(connection)
-                whole: Store = connection.app.state.store
+                whole = connection.app.state.service
                 connection.state.owner = owner
-                connection.state.store = whole.of(owner, sees_all=role == "admin")
+                connection.state.service = whole.of(owner, sees_all=role == "admin")
                 refuse_repeated(connection)
             except errors.Problem as problem:
                 if own_path(scope) not in OPEN_PATHS:
@@ -104,7 +104,7 @@ class Access:
             )
 
     async def _caller_of(self, connection: HTTPConnection) -> tuple[str, KeyRole]:
-        keys: Keys = connection.app.state.store.keys
+        keys: Keys = connection.app.state.service.store.keys
         if time.monotonic() > self._valid_until:
             await self._reading("keys", lambda: self._read(keys))
         valid = self._valid
@@ -174,32 +174,17 @@ class WrongKeys:
         return 0 if count < _WRONG_A_WINDOW else math.ceil(since + _WINDOW_SECONDS - now)
 
 
-async def own_store(request: Request) -> Store:
-    """The store as the owner sees it whose key the request has."""
-    store: Store = request.state.store
-    return store
+def own(part: str = "") -> Any:
+    """A dependency: the service, or a part of it, as the owner sees it whose key a request has."""
 
-
-OwnStore = Annotated[Store, Depends(own_store)]
-
-
-def part(name: str) -> Any:
-    """A dependency that gives a part of `app.state`, async: FastAPI needs no thread for it."""
-
+    # Async: FastAPI needs no thread for it.
     async def found(request: Request) -> Any:
-        return getattr(request.app.state, name)
+        return getattr(request.state.service, part) if part else request.state.service
 
     return Depends(found)
 
 
-def own(name: str) -> Any:
-    """The same, as the owner sees it whose key the request has."""
-
-    async def found(request: Request) -> Any:
-        service = request.app.state.service.of(request.state.store)
-        return service if name == "service" else getattr(service, name)
-
-    return Depends(found)
+OwnStore = Annotated[Store, own("store")]
 
 
 def _refuse_beyond(key: Key, connection: HTTPConnection) -> None:

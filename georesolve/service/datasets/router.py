@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from georesolve.intake.addresses import is_href
 from georesolve.intake.representations import ARROW, JSON, PARQUET, shortened, up_to
 from georesolve.service import errors, pools
-from georesolve.service.auth.access import OwnStore, own, part
+from georesolve.service.auth.access import OwnStore, own
 from georesolve.service.datasets.library import Library
 from georesolve.service.http import examples, openapi
 from georesolve.service.http.answers import File, file_response, saved_as
@@ -239,8 +239,8 @@ async def _registered(
     request: Request, library: Library, parameters: DatasetParameters
 ) -> tuple[DatasetRow, bool]:
     """The dataset that a request brings, registered, and whether its content is new."""
-    ingest: Ingest = request.app.state.ingest
-    quotas: Quotas = request.app.state.quotas
+    ingest: Ingest = request.state.service.ingest
+    quotas: Quotas = request.state.service.quotas
     async with ingest.folder() as folder:
         if media_type(request.headers) == "multipart/form-data":
             fields = DatasetParameters.model_fields
@@ -288,7 +288,7 @@ def _info(row: DatasetRow, store: Store, response: Response) -> DatasetInfo:
 def get_datasets(
     request: Request,
     store: OwnStore,
-    quotas: Annotated[Quotas, part("quotas")],
+    quotas: Annotated[Quotas, own("quotas")],
     page: Annotated[Page, Query()],
 ) -> DatasetList:
     """The registered datasets, the newest first; the link `next` leads on when there are more."""
@@ -331,9 +331,7 @@ def rename_dataset(
     responses=openapi.file_answers({PARQUET.media_type: openapi.BYTES}, "the points"),
     openapi_extra=openapi.FILE_HEADERS,
 )
-async def download_dataset(
-    id: DatasetId, library: OwnLibrary, checks: Annotated[Checks, part("checks")], request: Request
-) -> Response:
+async def download_dataset(id: DatasetId, library: OwnLibrary, request: Request) -> Response:
     """The dataset as the service keeps it: Parquet with float64 coordinates.
 
     A download is a use: the dataset expires later.
@@ -351,6 +349,7 @@ async def download_dataset(
         if isinstance(place, Folder):
             path = place.path / name
             key = f"{row.id}/{sha256}"
+            checks: Checks = request.state.service.results.checks
             if not await checks.is_whole(key, look, lambda: sha256_of(path) == sha256):
                 await store.files(library.whole, row.id, every_byte=True)
         found = await store.files(look)

@@ -172,6 +172,6 @@ class _Body:
     async def _look(self, size: int, coming: int = 0) -> None:
         """Look once in a while whether the disk has room for more of what is stored."""
         if size >= self._looked_at:
-            disk: Disk = self._scope["app"].state.disk
+            disk: Disk = self._scope["app"].state.service.disk
             await pools.disk(disk.refuse_when_low, max(coming, 0))
             self._looked_at = size + LOOK_BYTES

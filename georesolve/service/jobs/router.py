@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from georesolve.service import errors, pools
-from georesolve.service.auth.access import OwnStore, own, part
+from georesolve.service.auth.access import OwnStore, own
 from georesolve.service.datasets.library import Library
 from georesolve.service.http import examples
 from georesolve.service.http.parameters import Renaming
@@ -26,7 +26,7 @@ router = APIRouter(tags=["jobs"])
 
 JobId = Annotated[str, Path(description="the id of the job", examples=[examples.JOB_ID])]
 
-SharedCluster = Annotated[ClusterView, part("cluster")]
+SharedCluster = Annotated[ClusterView, own("cluster")]
 _LOOK_SECONDS = 5.0
 """How often a listener looks for itself: the service may be stopping."""
 _EVENTS: dict[int | str, dict[str, Any]] = {
@@ -127,7 +127,7 @@ async def dismiss_job(
     request: Request,
     store: OwnStore,
     library: Annotated[Library, own("library")],
-    metrics: Annotated[Metrics, part("metrics")],
+    metrics: Annotated[Metrics, own("metrics")],
 ) -> StatusInfo:
     """Stop a job, or remove a finished one with its result."""
     await store.files(dismiss, store, library, metrics, job.id)

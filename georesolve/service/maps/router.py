@@ -11,7 +11,6 @@ from typing_extensions import TypedDict
 
 from georesolve.intake.representations import features
 from georesolve.service import errors, pools
-from georesolve.service.auth.access import part
 from georesolve.service.http import openapi
 from georesolve.service.http.answers import unchanged
 from georesolve.service.jobs.router import Job
@@ -234,8 +233,8 @@ class _JobMap(NamedTuple):
         return Response(content, media_type=media_type, headers=told)
 
 
-async def _map_of(job: Job, results: OwnResults, maps: Annotated[Maps, part("maps")]) -> _JobMap:
-    return _JobMap(job, results, maps)
+async def _map_of(job: Job, results: OwnResults, request: Request) -> _JobMap:
+    return _JobMap(job, results, request.app.state.maps)
 
 
 JobMap = Annotated[_JobMap, Depends(_map_of)]

@@ -1,14 +1,13 @@
 """`/livez`, `/readyz`: whether the process lives, and can do its work."""
 
 import logging
-from typing import Annotated, Literal
+from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service import pools
-from georesolve.service.auth.access import part
 from georesolve.service.disk import Trouble
 from georesolve.service.http import openapi
 from georesolve.service.receiving import sandbox
@@ -36,8 +35,6 @@ class Health(BaseModel):
     checks: list[Check] = Field(description="one a line; none without a key where one is needed")
 
 
-WholeService = Annotated[Service, part("service")]
-"""The service with what all owners have."""
 _PATIENCE_SECONDS = 2.0
 """So long a check waits for a write that is being tried."""
 _ALIVE = Health(status="ok", checks=[])
@@ -61,12 +58,12 @@ async def get_life() -> Health:
 )
 @router.get("/healthz", summary="The same as /readyz", responses=_NOT_READY)
 @pools.checks.handler
-def get_health(request: Request, service: WholeService, response: Response) -> Health:
+def get_health(request: Request, response: Response) -> Health:
     """The service can do its work; 503 when it cannot.
 
     The checks say why, to those who have a key or need none.
     """
-    health = _health(service)
+    health = _health(request.app.state.service)
     if health.status == "unavailable":
         response.status_code = 503
         response.headers["Retry-After"] = "2"

@@ -1,15 +1,15 @@
 """`/metrics`: what the service has counted, and how it does, for Prometheus."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from georesolve.service import pools
-from georesolve.service.auth.access import METRICS, part
+from georesolve.service.auth.access import METRICS
 from georesolve.service.resolve.context import Service
 from georesolve.service.store.rows import LIVE
 
@@ -18,8 +18,9 @@ router = APIRouter(tags=["health"])
 
 @router.get(METRICS, summary="How it does, for Prometheus", response_class=PlainTextResponse)
 @pools.database.handler
-def get_metrics(service: Annotated[Service, part("service")]) -> Response:
+def get_metrics(request: Request) -> Response:
     """How the service does, for Prometheus: requests, jobs, rows, workers, disk."""
+    service: Service = request.app.state.service
     text = service.metrics.text(service.cluster.metrics, _state(service))
     return Response(text, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 

@@ -172,18 +172,19 @@ class Service:
     quotas: Quotas
     metrics: Metrics
     reading: Turns
-    views: dict[tuple[str | None, bool], "Service"] = field(default_factory=dict)
-    """What `of` gave, by owner and whether it sees all: every request has a store of its own."""
+    views: dict[tuple[str, bool], "Service"] = field(default_factory=dict)
+    """What `of` gave, by owner and whether it sees all: every request asks for one."""
 
     @property
     def owner(self) -> str:
         """Whose service this is; empty without keys."""
         return self.store.owner or ""
 
-    def of(self, store: Store) -> "Service":
-        """The same with the store as one owner sees it."""
-        whose = store.owner, store.sees_all
+    def of(self, owner: str, *, sees_all: bool) -> "Service":
+        """The same as one owner sees it."""
+        whose = owner, sees_all
         if whose not in self.views:
+            store = self.store.of(owner, sees_all=sees_all)
             library = self.library.of(store)
             results = replace(self.results, store=store, library=library)
             self.views[whose] = replace(self, store=store, library=library, results=results)

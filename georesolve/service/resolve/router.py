@@ -57,8 +57,7 @@ class _OfRequest(APIRoute):
 
 router = APIRouter(tags=["resolve"], route_class=_OfRequest)
 
-ServiceContext = Annotated[Service, own("service")]
-"""The service as the owner sees it whose key the request has: see `service.auth.access`."""
+ServiceContext = Annotated[Service, own()]
 
 TAKEN: openapi.Answers = {
     201: {
@@ -155,7 +154,7 @@ async def _at_once(
     """Answer what a body asks, or a query whose `inputs` are few."""
     format, start = wanted_format(request.headers, JSON), time.perf_counter()
     # A dependency takes more time.
-    service: Service = request.app.state.service.of(request.state.store)
+    service: Service = request.state.service
     async with service.ingest.folder() as folder:
 
         async def answer(inputs: MatchInputs, *, is_short: bool) -> Response:

@@ -93,8 +93,6 @@ class Store(Queries):
         self.keys = Keys(self._engine)
         self.writable = Probe(self._try)
         self._fence: sa.ColumnElement[bool] = sa.true()
-        # What `of` gave: every request asks for one.
-        self._views: dict[tuple[str, bool], Self] = {}
         self._name = name_of_database(data_dir, database_url)
 
     def _try(self) -> None:
@@ -105,11 +103,9 @@ class Store(Queries):
 
     def of(self, owner: str, *, sees_all: bool = False) -> Self:
         """The same store as one owner sees it: rows of others are not there, unless it sees all."""
-        whose = owner, sees_all
-        if whose not in self._views:
-            own = self._views[whose] = copy.copy(self)
-            own.owner, own.sees_all = whose
-        return self._views[whose]
+        own = copy.copy(self)
+        own.owner, own.sees_all = owner, sees_all
+        return own
 
     def _seen(self, table: sa.Table) -> sa.ColumnElement[bool]:
         return sa.true() if self.sees_all else self._own(table)
@@ -150,7 +146,6 @@ class Store(Queries):
         """The lease of the jobs; from now on no job is changed here while another holds it."""
         lease = Lease(self._engine, holder)
         self._fence = lease.is_held
-        self._views.clear()
         return lease
 
     def take_over(self) -> None:
