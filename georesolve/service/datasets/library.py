@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from georesolve.service import errors, pools
 from georesolve.service.clock import in_hours, is_id, new_id, now
 from georesolve.service.settings import Settings
-from georesolve.service.store.engine import Admission, admit_any
+from georesolve.service.store.engine import Admission
 from georesolve.service.store.rows import DatasetRow
 from georesolve.service.store.store import Store
 from georesolve.workers.datasets import Dataset, InMemory, looks_whole
@@ -97,7 +97,7 @@ class Library:
             place.remove([name for name in place.names() if name[0] == "." and id_in(name)])
         self.indexes.keep_only(self.store.registered_digests())
 
-    def register(self, made: DatasetRow, admit: Admission = admit_any) -> tuple[DatasetRow, bool]:
+    def register(self, made: DatasetRow, admit: Admission | None = None) -> tuple[DatasetRow, bool]:
         """Register a dataset just made; the second is False when its content already was."""
         row = self.store.registered_dataset(made.dataset)
         if row is not None and self.store.prolong_dataset(row.id, self.expires()):
@@ -111,7 +111,7 @@ class Library:
             return self.register(made, admit)
 
     def keep(
-        self, made: DatasetRow, admit: Admission = admit_any, *, registered: bool = False
+        self, made: DatasetRow, admit: Admission | None = None, *, registered: bool = False
     ) -> DatasetRow:
         """Keep a dataset just made, if it is admitted; durable once this returns."""
         id, dataset = new_id(), made.dataset

@@ -25,10 +25,6 @@ Admission = Callable[[sa.Connection], None]
 """Refuses what is about to be entered, in its transaction, by raising something."""
 
 
-def admit_any(connection: sa.Connection) -> None:
-    """Admit whatever is entered."""
-
-
 class Queries:
     """Asks and changes a database for an owner, or for all; one transaction each time."""
 
@@ -60,11 +56,12 @@ class Queries:
             return connection.execute(query).rowcount
 
     @contextmanager
-    def _accepting(self, admit: Admission = admit_any) -> Iterator[sa.Connection]:
-        """A transaction that enters something, if it is admitted; others wait meanwhile."""
+    def _accepting(self, admit: Admission | None = None) -> Iterator[sa.Connection]:
+        """A transaction that enters something, unless it is not admitted; others wait meanwhile."""
         with self._engine.begin() as connection:
             connection.exec_driver_sql(_LOCK_ALL[self._engine.dialect.name])
-            admit(connection)
+            if admit is not None:
+                admit(connection)
             yield connection
 
 

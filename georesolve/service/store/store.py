@@ -15,13 +15,7 @@ from georesolve.service.clock import new_id, now, seconds_between
 from georesolve.service.disk import Probe, removing
 from georesolve.service.store.adoption import NOBODY
 from georesolve.service.store.changes import Bell, Changes
-from georesolve.service.store.engine import (
-    Admission,
-    Queries,
-    admit_any,
-    name_of_database,
-    open_database,
-)
+from georesolve.service.store.engine import Admission, Queries, name_of_database, open_database
 from georesolve.service.store.identity import ID_FILE, refuse_other_store
 from georesolve.service.store.keys import Keys
 from georesolve.service.store.lease import Lease
@@ -210,7 +204,7 @@ class Store(Queries):
         """The SHA-256 of all registered datasets."""
         return set(self._scalars(sa.select(kept.c.sha256).where(is_registered)))
 
-    def add_dataset(self, row: DatasetRow, admit: "Admission") -> None:
+    def add_dataset(self, row: DatasetRow, admit: Admission | None) -> None:
         """Enter a set, before its file is there; `admit` is as for `add_job`."""
         stored = {"dataset": stored_dataset(row.dataset), "sha256": row.dataset.sha256}
         with self._accepting(admit) as connection:
@@ -316,7 +310,7 @@ class Store(Queries):
         delivery: Delivery,
         repeat: Repeat | None = None,
         size_bytes: int = 0,
-        admit: Admission = admit_any,
+        admit: Admission | None = None,
         name: str = "",
     ) -> str | None:
         """Accept a job that will take some bytes, unless a set was removed; returns its id.
