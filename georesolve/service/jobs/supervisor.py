@@ -69,7 +69,6 @@ class Supervisor:
         self._threads = pools.Pool("job", settings.concurrent_jobs)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._live: set[str] = set()
-        self._begun: set[str] = set()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -91,7 +90,10 @@ class Supervisor:
                 self._threads.close()
 
     async def _look_for_jobs(self) -> None:
-        """Take up the jobs that are accepted, and let go of those that others have ended."""
+        """Take up the jobs that are accepted, and note those that others have ended.
+
+        One that runs leaves its workers within seconds, one that waits ends when its turn comes.
+        """
         with self._store.changes.of(None) as changed, self._store.bell.heard(changed.set):
             while True:
                 changed.clear()
@@ -100,8 +102,6 @@ class Supervisor:
                     self._live = set(live)
                     for id in [id for id in live if id not in self._tasks]:
                         self._start(id)
-                    # One that runs leaves its workers within seconds; what it holds goes after it.
-                    await asyncio.gather(*map(self._let_go, self._tasks.keys() - self._live))
                     await changed.wait()
                 except (SQLAlchemyError, OSError, errors.Problem) as error:
                     logger.warning("accepted jobs cannot be looked for: %s", error)
@@ -110,12 +110,6 @@ class Supervisor:
     def _start(self, id: str) -> None:
         self._tasks[id] = task = asyncio.create_task(self._run(id), name=f"job {id}")
         task.add_done_callback(lambda _: self._tasks.pop(id, None))
-
-    async def _let_go(self, id: str) -> None:
-        """Clear away a job that was dismissed, unless it has begun: then its thread does so."""
-        if id in self._tasks and id not in self._begun:
-            self._tasks[id].cancel()
-            await self._store.files(clear, self._store, self._library, id)
 
     def _fail_guilty_jobs(self) -> None:
         """Fail the jobs that ended the services which ran them, as it seems."""
@@ -142,10 +136,6 @@ class Supervisor:
             return
         with about(job=id, **({"request_id": row.request} if row.request else {})):
             while not self.stopping and not await self._turn(row):
-                if id not in self._live:
-                    # Dismissed too late for its thread to notice: it need not wait for a turn.
-                    await self._store.files(clear, self._store, self._library, id)
-                    return
                 await asyncio.sleep(_WATCH_SECONDS)
 
     async def _turn(self, row: JobRow) -> bool:
@@ -155,15 +145,12 @@ class Supervisor:
             cluster = self.keeper.cluster
             if cluster is None or self.stopping:
                 return False
-            self._begun.add(row.id)
             try:
                 return await self._threads(self._attempt, row, cluster)
             except SQLAlchemyError:
                 # Its end could not be written down, so it is run again: its parts stand.
                 logger.exception("job %s: the store failed", row.id)
                 return False
-            finally:
-                self._begun.discard(row.id)
 
     def _attempt(self, row: JobRow, cluster: Cluster) -> bool:
         """Run a job; no error passes but those of the database. False when it is to run again."""
@@ -171,8 +158,7 @@ class Supervisor:
         try:
             if self._disk.is_low():
                 wait = "waiting for room on the disk"
-                self._store.update_live(id, rows_a_second=None, message=wait)
-                return False
+                return not self._store.update_live(id, rows_a_second=None, message=wait)
             if self._store.start_job(id):
                 self._run_started(id, cluster)
         except JobCancelled:
@@ -182,8 +168,7 @@ class Supervisor:
         except Exception as error:
             if (obstacle := _obstacle(error, cluster)) is not None:
                 logger.warning("job %s is %s: %s", id, obstacle, error)
-                self._store.update_live(id, rows_a_second=None, message=obstacle)
-                return False
+                return not self._store.update_live(id, rows_a_second=None, message=obstacle)
             logger.exception("job %s failed", id)
             problem = self._damage(row) or _problem_of_failure(error)
             is_full = isinstance(error, errors.StorageFull) or errors.is_disk_full(error)
