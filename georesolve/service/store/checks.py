@@ -2,10 +2,8 @@
 
 import asyncio
 import errno
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import nullcontext
 
 from georesolve.service import pools
@@ -21,42 +19,30 @@ class Checks:
 
     def __init__(self) -> None:
         # One file at a time, but for small ones.
-        self._reading = threading.Lock()
+        self._reading = asyncio.Lock()
         # Files that had their digest when they looked like that, the one used last at the end.
         self._whole: OrderedDict[str, Look] = OrderedDict()
-        self._checking: dict[str, Future[bool]] = {}
+        self._checking = pools.Shared[bool]()
 
     async def is_whole(self, key: str, look: Callable[[], Look], check: Callable[[], bool]) -> bool:
         """Whether `check` finds a file whole; asked again only when `look` has changed. OSError."""
         if key in self._whole and await pools.disk(look) == self._whole.get(key):
             return True
-        checking = self._checking.get(key)
-        if checking is None:
-            checking = self._checking[key] = Future()
-            checking.add_done_callback(lambda _: self._checking.pop(key, None))
-            # A process that ends does not wait for it.
-            threading.Thread(
-                target=self._check, args=(key, look, check, checking), daemon=True
-            ).start()
-        return await asyncio.shield(asyncio.wrap_future(checking))
+        return await self._checking(key, lambda: self._check(key, look, check))
 
-    def _check(
-        self, key: str, look: Callable[[], Look], check: Callable[[], bool], told: Future[bool]
-    ) -> None:
+    async def _check(self, key: str, look: Callable[[], Look], check: Callable[[], bool]) -> bool:
         try:
-            before = look()
-            with nullcontext() if before.size < _SMALL_BYTES else self._reading:
-                is_whole = check()
+            before = await pools.disk(look)
+            async with nullcontext() if before.size < _SMALL_BYTES else self._reading:
+                is_whole = await pools.disk(check)
             self._whole.pop(key, None)
             # What came into it meanwhile changed how it looks.
-            if is_whole and before == look():
+            if is_whole and before == await pools.disk(look):
                 self._whole[key] = before
                 if len(self._whole) > _MOST_WHOLE:
                     self._whole.popitem(last=False)
-            told.set_result(is_whole)
-        except BaseException as error:
-            # Whatever it is: all who ask for the file wait to be told.
-            if isinstance(error, OSError) and error.errno == errno.EIO:
-                told.set_result(False)
-            else:
-                told.set_exception(error)
+            return is_whole
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return False
