@@ -80,14 +80,11 @@ def refusal(response: httpx.Response) -> ServiceRefused:
 
 
 def _document(response: httpx.Response) -> dict[str, Any]:
-    if "json" in response.headers.get("content-type", ""):
-        try:
-            document = response.json()
-        except json.JSONDecodeError:
-            return {}
-        if isinstance(document, dict):
-            return document
-    return {}
+    try:
+        document = response.json() if "json" in response.headers.get("content-type", "") else {}
+    except json.JSONDecodeError:
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _without_problem(response: httpx.Response) -> str:

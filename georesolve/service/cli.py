@@ -40,10 +40,6 @@ _VERBS = {
     ),
 }
 """Of `georesolve keys`: what each does, in short and in full."""
-_SWEEPS = {
-    "now": "believe the clock: remove what has expired, also after it jumped by more than a day",
-    "unknown": "remove the files that the database does not know; without it they are listed",
-}
 _HOURS = {"h": 1, "d": 24, "w": 7 * 24}
 
 
@@ -131,10 +127,20 @@ def _parser() -> argparse.ArgumentParser:
         description="Tell which files of a service its database does not know, and have its runner "
         f"remove what has expired. {_FROM_ENVIRONMENT}",
     )
-    for name, text in _SWEEPS.items():
-        sweep.add_argument(f"--{name}", action="store_true", help=text)
+    sweep.add_argument(
+        "--now",
+        dest="believes_clock",
+        action="store_true",
+        help="believe the clock: remove what has expired, also after it jumped by more than a day",
+    )
+    sweep.add_argument(
+        "--unknown",
+        dest="removes_unknown",
+        action="store_true",
+        help="remove the files that the database does not know; without it they are listed",
+    )
     _add_settings(sweep, ("data_dir", "database_url", "store"))
-    sweep.set_defaults(run=_sweep)
+    sweep.set_defaults(run="georesolve.service.jobs.retention:sweep_by_hand")
     backup = commands.add_parser(
         "backup",
         help="write a backup of a service, which may run",
@@ -179,15 +185,6 @@ def _serve(settings: Settings) -> int:
         if name.upper() == "GEORESOLVE_DATABASE_URL":
             del os.environ[name]
     return serve(settings)
-
-
-def _sweep(settings: Settings, *, now: bool, unknown: bool) -> int:
-    from georesolve.service.jobs import retention
-
-    names = retention.sweep_by_hand(settings, believes_clock=now, removes_unknown=unknown)
-    for name in names:
-        print("removed" if unknown else "unknown", name)
-    return 0
 
 
 if __name__ == "__main__":

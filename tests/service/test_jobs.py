@@ -13,6 +13,7 @@ import pytest
 
 from georesolve.service.clock import new_id
 from georesolve.service.datasets.library import Library
+from georesolve.service.errors import NoSuchDataset
 from georesolve.service.store.listing import JobQuery
 from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.store import Store
@@ -261,7 +262,8 @@ def test_a_dataset_removed_meanwhile_takes_no_job(tmp_path):
         path = tmp_path / f"{seed}.parquet"
         rows.append(library.keep(DatasetRow(store_points(points(5, seed), path), {})))
     library.remove(rows[1].id)
-    assert store.add_job(*rows, MatchOptions(), Delivery()) is None
+    with pytest.raises(NoSuchDataset):
+        store.add_job(*rows, MatchOptions(), Delivery())
     assert store.jobs(JobQuery()) == []
     store.close()
 

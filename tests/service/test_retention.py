@@ -124,7 +124,8 @@ def test_what_another_front_removes_is_registered_anew(tmp_path, store):
     # Until its file is removed.
     assert ours.let_go(row.id)
     assert ours.dataset(row.id) is None
-    assert ours.add_job(row, row, MatchOptions(), Delivery()) is None
+    with pytest.raises(NoSuchDataset):
+        ours.add_job(row, row, MatchOptions(), Delivery())
     assert not ours.prolong_dataset(row.id, now(3600))
     with pytest.raises(NoSuchDataset):
         ours.names.put("places", row.id, Condition(), None)

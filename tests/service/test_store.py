@@ -21,7 +21,7 @@ from georesolve.service.cli import main
 from georesolve.service.clock import now
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
-from georesolve.service.errors import CannotStart, KeyInUse, OutputTaken
+from georesolve.service.errors import CannotStart, KeyInUse, NoSuchDataset, OutputTaken
 from georesolve.service.jobs import endings, supervisor
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.settings import Settings
@@ -314,7 +314,8 @@ def test_a_job_ends_once(tmp_path, store):
     assert store.dismiss_finished_job(id)
     assert store.job(id).report is None
     library.remove(row.id)
-    assert store.add_job(row, row, MatchOptions(), Delivery()) is None
+    with pytest.raises(NoSuchDataset):
+        store.add_job(row, row, MatchOptions(), Delivery())
 
 
 def test_a_job_that_is_taken_up_again_waited_until_it_first_began(tmp_path, store):
@@ -355,7 +356,8 @@ def test_owners_do_not_see_each_other(tmp_path, store):
     assert theirs.job(id) is None
     assert theirs.jobs(JobQuery()) == theirs.registered_datasets(Page()) == theirs.live_jobs() == []
     assert theirs.kept_ids() == set()
-    assert theirs.add_job(mine, mine, MatchOptions(), Delivery()) is None
+    with pytest.raises(NoSuchDataset):
+        theirs.add_job(mine, mine, MatchOptions(), Delivery())
     assert not theirs.finish_job(id, "dismissed", "by a stranger")
     assert not theirs.let_go(mine.id)
     assert [row.id for row in store.live_jobs()] == [id]
@@ -493,7 +495,8 @@ def test_what_has_expired(tmp_path, store):
     assert store.prolong_dataset(row.id, now(-1))
     assert [(one.kind, one.id) for one in store.expired()] == [("result", job), ("dataset", row.id)]
     assert ours.dataset(row.id) is None
-    assert ours.add_job(row, row, MatchOptions(), Delivery()) is None
+    with pytest.raises(NoSuchDataset):
+        ours.add_job(row, row, MatchOptions(), Delivery())
     assert not store.let_go(row.id, expires=row.expires), "it was used meanwhile"
     assert store.let_go(row.id, expires=store.expired()[1].expires).sha256 == row.dataset.sha256
     assert store.kept_ids() == {row.id, job, their_row.id, other}

@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 
 from georesolve.intake.columns import EVERY
 from georesolve.intake.errors import meant
-from georesolve.service.errors import InvalidRequest, invalid_request, misplaced, step
+from georesolve.service.errors import invalid_request, misplaced, step
 from georesolve.workers.jobs import MatchOptions
 
 _UNKNOWN_SHOWN = 10
@@ -147,10 +147,8 @@ def refuse_repeated(request: HTTPConnection) -> None:
     counts = Counter(name for name, _ in request.query_params.multi_items())
     for name, times in counts.items():
         if times > 1 and name not in _QUERY_LISTS:
-            raise InvalidRequest(
-                f"/query/{name[:80]}: given {times} times, and one value counts: send it once",
-                [{"pointer": f"/query/{name}", "detail": f"given {times} times"}],
-            )
+            told = f"given {times} times, and one value counts: send it once"
+            raise misplaced(f"/query/{step(name)}", told)
 
 
 def _by_name(pairs: Texts) -> dict[str, list[str]]:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from georesolve.service.clock import is_id, now
@@ -36,10 +36,8 @@ def unknown(store: Store) -> dict[str, Callable[[], None]]:
     return found | {f"jobs/{id}": jobs.below(id).clear for id in folders if id not in known}
 
 
-def sweep_by_hand(
-    settings: Settings, *, believes_clock: bool, removes_unknown: bool
-) -> Iterator[str]:
-    """What `georesolve sweep` does; tells the names of unknown files, once they are removed."""
+def sweep_by_hand(settings: Settings, *, believes_clock: bool, removes_unknown: bool) -> int:
+    """What `georesolve sweep` does: it prints names of unknown files; returns an exit code."""
     place = (settings.data_dir, settings.database)
     refuse_missing(*place)
     with contextlib.closing(Store(*place, settings.store)) as store:
@@ -49,7 +47,8 @@ def sweep_by_hand(
         for name, remove in sorted(unknown(store).items()):
             if removes_unknown:
                 remove()
-            yield name
+            print("removed" if removes_unknown else "unknown", name)
+    return 0
 
 
 class Retention:

@@ -361,10 +361,10 @@ def _view(text: str) -> View:
     except ValueError:
         west, south, east, north = _NO_VIEW
     if not (-720 <= west < east <= 720 and -90 <= south < north <= 90):
-        raise errors.InvalidRequest(
-            f"/query/bbox: {text[:80]!r} is no view: give west,south,east,north in degrees, west "
-            "and south before the others, from -720 to 720 and from -90 to 90",
-            [{"pointer": "/query/bbox", "detail": "not four numbers in order"}],
+        raise errors.misplaced(
+            "/query/bbox",
+            f"{text[:80]!r} is no view: give west,south,east,north in degrees, west and south "
+            "before the others, from -720 to 720 and from -90 to 90",
         )
     return west, south, east, north
 

@@ -322,15 +322,10 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
         )
         observations, references = kept
         named = asked._replace(observations=observations, references=references)
-        id = service.store.add_job(
+        return service.store.add_job(
             *(observations, references, options, delivery, repeat, size_bytes, admit),
             name=title_of(named),
         )
-        if id is None:
-            raise errors.NoSuchDataset(
-                "one of the two datasets was removed while the job was accepted"
-            )
-        return id
     except BaseException:
         for row in kept:
             service.library.release(row.id)

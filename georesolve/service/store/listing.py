@@ -33,10 +33,8 @@ class Page(Parameters):
         if self.cursor is not None:
             created, _, id = self.cursor.partition("_")
             if not id or not self.cursor.isprintable():
-                raise errors.InvalidRequest(
-                    f"/query/cursor: {self.cursor[:80]!r} is no cursor: take the link 'next' of "
-                    "the page before"
-                )
+                told = f"{self.cursor[:80]!r} is no cursor: take the link 'next' of the page before"
+                raise errors.misplaced("/query/cursor", told)
             query = query.where(sa.tuple_(table.c.created, table.c.id) < sa.tuple_(created, id))
         return query.order_by(table.c.created.desc(), table.c.id.desc()).limit(self.limit + 1)
 
@@ -94,10 +92,10 @@ def _interval(text: str) -> tuple[str | None, str | None]:
         return _time(start), _time(end if slash else start)
     except (ValueError, OverflowError):
         # The first and the last day of the calendar may have no time in UTC.
-        raise errors.InvalidRequest(
-            f"/query/datetime: {text[:80]!r} is no time: give 2026-11-21T09:30:00Z, "
+        raise errors.misplaced(
+            "/query/datetime",
+            f"{text[:80]!r} is no time: give 2026-11-21T09:30:00Z, "
             "2026-11-21T00:00:00Z/2026-11-22T00:00:00Z, or .. for an open end",
-            [{"pointer": "/query/datetime", "detail": "no time of RFC 3339, nor two"}],
         ) from None
 
 

@@ -129,10 +129,10 @@ class Store(Queries):
             )
         ids = [key.id for key in self.keys.all() if owner in (key.name, key.prefix)]
         if owner and not ids:
-            raise errors.InvalidRequest(
-                f"/query/owner: no key is called {owner[:80]!r}, or begins so: 'georesolve keys "
-                "list' shows all keys; leave the value empty for what was made without keys",
-                [{"pointer": "/query/owner", "detail": "no key is called so"}],
+            raise errors.misplaced(
+                "/query/owner",
+                f"no key is called {owner[:80]!r}, or begins so: 'georesolve keys list' shows all "
+                "keys; leave the value empty for what was made without keys",
             )
         return table.c.owner.in_(ids or [NOBODY])
 
@@ -312,8 +312,8 @@ class Store(Queries):
         size_bytes: int = 0,
         admit: Admission | None = None,
         name: str = "",
-    ) -> str | None:
-        """Accept a job that will take some bytes, unless a set was removed; returns its id.
+    ) -> str:
+        """Accept a job that will take some bytes; returns its id. NoSuchDataset, KeyInUse.
 
         `admit` may refuse it in the transaction that enters it, while no other is entered.
         """
@@ -348,7 +348,9 @@ class Store(Queries):
         try:
             with self._accepting(admit) as connection:
                 if connection.execute(job).scalar() is None:
-                    return None
+                    raise errors.NoSuchDataset(
+                        "one of the two datasets was removed while the job was accepted"
+                    )
                 connection.execute(result)
                 if "input" in (observations.kind, references.kind):
                     connection.execute(inputs.values(state="whole", needed_by=id, expires=None))
