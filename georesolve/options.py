@@ -58,8 +58,8 @@ def _of_match(name: str) -> Any:
     return field(default=_MATCH[name].default, metadata=_MATCH[name].metadata)
 
 
-def _option(default: Any, words: str) -> Any:
-    return field(default=default, metadata=about(words))
+def _option(default: Any, words: str, **bounds: Any) -> Any:
+    return field(default=default, metadata=about(words, **bounds))
 
 
 def fields_of(options: type[Any]) -> list[Field[Any]]:
@@ -169,10 +169,13 @@ class _Shared:
     how: How = _of_match("how")
     columns: tuple[str, ...] | Literal["*"] = _of_match("columns")
     observation_columns: tuple[str, ...] | Literal["*"] = _of_match("observation_columns")
-    lat: str | None = _option(None, "column of latitudes; recognised unless it is named")
-    lon: str | None = _option(None, "column of longitudes")
-    geometry: str | None = _option(None, "column of points, lines or polygons")
-    id: str | None = _option(None, "column of ids")
+    lat: str | None = _option(None, "name of the column of latitudes")
+    lon: str | None = _option(None, "name of the column of longitudes")
+    geometry: str | None = _option(
+        None,
+        "name of a column of points, or of references of lines and polygons (WKB or GeoArrow)",
+    )
+    id: str | None = _option(None, "name of the id column")
     observation_lat: str | None = None
     observation_lon: str | None = None
     observation_geometry: str | None = None
@@ -182,30 +185,35 @@ class _Shared:
     reference_geometry: str | None = None
     reference_id: str | None = None
     layer: str | None = _option(
-        None, "layer of a file that has several; unless it is named the only one, or of points"
+        None, "layer of a GeoPackage, or shapefile of a ZIP archive, with several"
     )
     observation_layer: str | None = None
     reference_layer: str | None = None
     crs: str | None = _option(
-        None, "CRS of coordinates that do not say theirs, such as EPSG:25832; else degrees"
+        None,
+        "CRS of columns of coordinates, and of a layer or GeoParquet that does not say its own, "
+        "such as EPSG:25832; degrees on WGS 84 without it",
     )
     observation_crs: str | None = None
     reference_crs: str | None = None
     on_invalid: OnInvalid = _option(
-        "error", "rows with invalid coordinates: error refuses them, null keeps them, with a status"
+        "error", "error: refuse invalid coordinates; null: keep them with a status"
     )
     coordinates: Trust = _option(
         "check",
-        "check refuses a table whose coordinates prove to be metres, radians or swapped; trust "
-        "takes them for degrees",
+        "check: refuse a table whose coordinates prove to be metres, radians or swapped; trust: "
+        "they are degrees, whatever they look like",
     )
     edges: Edges | None = _option(
         None,
-        "how edges of lines and polygons run, unless GeoParquet says it: planar, straight in "
-        "longitude and latitude, or spherical, along great circles",
+        "how edges of lines and polygons run: planar, straight in longitude and latitude; "
+        "spherical, along great circles; by default as GeoParquet says, else planar",
     )
     densify_m: float | None = _option(
-        None, "metres within which arcs of great circles follow a planar edge: 1 unless it is said"
+        None,
+        "metres within which great circles follow a planar edge; 1 by default",
+        ge=0.001,
+        allow_inf_nan=False,
     )
     summary: Any = _of_match("summary")
     by: Any = _option(None, "only references with equal values in these columns of both sets match")
@@ -490,6 +498,8 @@ def _are_metres(given: Any) -> bool:
         return False
 
 
+READING = {one.name: one for one in fields(Options) if one.name in ReadingKeywords.__annotations__}
+"""How a table is read."""
 FILTERS = {
     one.name: one
     for one in fields(Options)

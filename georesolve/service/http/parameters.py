@@ -1,13 +1,21 @@
 """What clients may say to an operation, in a query, a form or JSON: these names and no others."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from functools import cached_property
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Body
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from starlette.requests import HTTPConnection
 
@@ -84,6 +92,19 @@ Title = Annotated[str, Field(min_length=1, max_length=LONGEST_TITLE), AfterValid
 """What a dataset or a job is called before people."""
 
 
+P = TypeVar("P", bound=Parameters)
+
+
+def with_fields(**added: Any) -> Callable[[type[P]], type[P]]:
+    """Add fields to a model: each a type, and a default or a field of a dataclass."""
+
+    def extended(model: type[P]) -> type[P]:
+        name, module = model.__name__, model.__module__
+        return create_model(name, __base__=model, __module__=module, __doc__=model.__doc__, **added)
+
+    return extended
+
+
 class NewName(Parameters):
     """What something is called from now on."""
 
@@ -92,9 +113,6 @@ class NewName(Parameters):
 
 _EXAMPLE = {"a name": {"value": {"name": "airports and places, checked"}}}
 Renaming = Annotated[NewName, Body(openapi_examples=_EXAMPLE)]
-
-
-P = TypeVar("P", bound=Parameters)
 
 
 def parameters_of(

@@ -1,56 +1,26 @@
 """What a client says of a table of points, and GeoJSON as it may send it."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
-from georesolve.intake.columns import LONGEST_NAME, Edges, OnInvalid, Reading, Trust
-from georesolve.service.http.parameters import Parameters
+from georesolve.intake.columns import LONGEST_NAME, OnInvalid, Reading
+from georesolve.options import READING, Options
+from georesolve.service.http.parameters import Parameters, with_fields
 
 ColumnName = Annotated[str, Field(max_length=LONGEST_NAME)]
 # PROJ says what it does not know; it would take more, such as the names of files.
 CrsName = Annotated[str, Field(pattern="^[A-Za-z0-9: _-]{1,64}$")]
+_NAMES = dict.fromkeys(("lat", "lon", "geometry", "id", "layer"), ColumnName | None)
+_TYPES: dict[str, Any] = get_type_hints(Options) | _NAMES | {"crs": CrsName | None}
 
 
+@with_fields(**{name: (_TYPES[name], READING[name]) for name in READING})
 class TableParameters(Parameters):
     """How to read a table of points."""
 
-    lat: ColumnName | None = Field(None, description="name of the column of latitudes")
-    lon: ColumnName | None = Field(None, description="name of the column of longitudes")
-    geometry: ColumnName | None = Field(
-        None,
-        description="name of a column of points, or of references of lines and polygons (WKB or "
-        "GeoArrow)",
-    )
-    id: ColumnName | None = Field(None, description="name of the id column")
-    layer: ColumnName | None = Field(
-        None, description="layer of a GeoPackage, or shapefile of a ZIP archive, with several"
-    )
-    crs: CrsName | None = Field(
-        None,
-        description="CRS of columns of coordinates, and of a layer or GeoParquet that does not say "
-        "its own, such as EPSG:25832; degrees on WGS 84 without it",
-    )
-    on_invalid: OnInvalid = Field(
-        "error", description="error: refuse invalid coordinates; null: keep them with a status"
-    )
-    coordinates: Trust = Field(
-        "check",
-        description="check: refuse a table whose coordinates prove to be metres, radians or "
-        "swapped; trust: they are degrees, whatever they look like",
-    )
-
-    edges: Edges | None = Field(
-        None,
-        description="how edges of lines and polygons run: planar, straight in longitude and "
-        "latitude; spherical, along great circles; by default as GeoParquet says, else planar",
-    )
-    densify_m: float | None = Field(
-        None,
-        ge=0.001,
-        allow_inf_nan=False,
-        description="metres within which great circles follow a planar edge; 1 by default",
-    )
+    if TYPE_CHECKING:
+        on_invalid: OnInvalid
 
     def reading(self) -> Reading:
         """The same as the readers of files want it; a dataset may be of lines and polygons."""

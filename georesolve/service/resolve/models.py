@@ -6,11 +6,10 @@ options are from `MatchOptions`.
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     Field,
     PlainValidator,
@@ -18,7 +17,6 @@ from pydantic import (
     StrictBool,
     ValidationError,
     WithJsonSchema,
-    create_model,
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, from_json
 
@@ -36,7 +34,7 @@ from georesolve.intake.errors import InvalidOption
 from georesolve.intake.representations import FORMATS, LINES
 from georesolve.options import FILTERS, Options, WithinOptions
 from georesolve.service import errors
-from georesolve.service.http.parameters import LISTS, Parameters, Title
+from georesolve.service.http.parameters import LISTS, Parameters, Title, with_fields
 from georesolve.service.receiving.models import ColumnName, FeatureCollection, TableParameters
 from georesolve.service.receiving.uploads import Upload
 from georesolve.service.store.names import FORM
@@ -261,11 +259,10 @@ _MaxTime = Annotated[
     # A whole number is a number, too.
     WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "pattern": "[a-z]"}]}),
 ]
-M = TypeVar("M", bound=BaseModel)
 
 
-def _with_options(model: type[M]) -> type[M]:
-    """Add the options of `MatchOptions`, and for each of both tables those that name columns."""
+def _options() -> dict[str, Any]:
+    """The options of `MatchOptions`, and for each of both tables those that name columns."""
     added: dict[str, Any] = {
         f"{prefix}{name}": (
             TableParameters.model_fields[name].annotation,
@@ -280,12 +277,10 @@ def _with_options(model: type[M]) -> type[M]:
     types["max_time"] = _MaxTime | None
     types["summary"] = _Summary
     types["distance_m"] = Annotated[float | ColumnName, Field(union_mode="left_to_right")] | None
-    added |= {name: (types[name], one) for name, one in _OPTIONS.items()}
-    name, module = model.__name__, model.__module__
-    return create_model(name, __base__=model, __module__=module, __doc__=model.__doc__, **added)
+    return added | {name: (types[name], one) for name, one in _OPTIONS.items()}
 
 
-@_with_options
+@with_fields(**_options())
 class MatchParameters(TableParameters):
     """How to match, and how to read both tables.
 
