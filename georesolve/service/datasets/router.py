@@ -262,7 +262,7 @@ async def _registered(
                 "Content-Disposition, or an address such as s3://bucket/folder/*.parquet"
             )
         made = replace(made, name=parameters.name or made.name)
-        admit = quotas.admission(library.store, made.dataset.size_bytes)
+        admit = partial(quotas.refuse_without_room, library.store, made.dataset.size_bytes)
         row, is_new = await library.store.files(library.register, made, admit)
         # What a file happens to be called renames nothing.
         name = parameters.name or row.name or made.name

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
+
+from sqlalchemy import Connection
 
 from georesolve.intake.errors import Refused
 from georesolve.intake.geometries import PointSets
@@ -22,7 +23,6 @@ from georesolve.service.resolve.requests import Terms
 from georesolve.service.resolve.sets import Asked, bytes_of_sets, sizes_of, title_of
 from georesolve.service.results.response import format_of
 from georesolve.service.store.rows import DatasetRow, Delivery, JobRow, Repeat
-from georesolve.service.store.store import Store
 from georesolve.workers.at_hand import (
     MOST_STEPS,
     QUICK_STEPS,
@@ -308,11 +308,14 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
     on_disk, own_bytes = bytes_of_sets(*asked.sets, sizes)
     delivery = replace(delivery, keeps_sets=delivery.keeps_sets or own_bytes <= _SMALL_SETS_BYTES)
     service.disk.refuse_when_low(size_bytes + on_disk if service.disk.holds_all else 0)
-    quotas = service.quotas
-    quotas.refuse_without_room(service.store, size_bytes + own_bytes)
+    store, quotas = service.store, service.quotas
+    quotas.refuse_without_room(store, size_bytes + own_bytes)
 
-    refuse_output = partial(Store.refuse_output_of_others, output=delivery.output)
-    admit = quotas.admission(service.store, size_bytes, quotas.refuse_when_full, refuse_output)
+    def admit(connection: Connection) -> None:
+        quotas.refuse_when_full(store, connection)
+        store.refuse_output_of_others(connection, delivery.output)
+        quotas.refuse_without_room(store, size_bytes, connection)
+
     kept: list[DatasetRow] = []
     try:
         # What was used a moment ago may be called something else now.
@@ -322,7 +325,7 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
         )
         observations, references = kept
         named = asked._replace(observations=observations, references=references)
-        return service.store.add_job(
+        return store.add_job(
             *(observations, references, options, delivery, repeat, size_bytes, admit),
             name=title_of(named),
         )

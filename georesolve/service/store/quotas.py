@@ -1,13 +1,11 @@
 """What may be unfinished and kept: jobs of the whole service and of a key, bytes of a key."""
 
 import shutil
-from collections.abc import Callable
 
 from sqlalchemy import Connection
 
 from georesolve.service import errors
 from georesolve.service.settings import Settings
-from georesolve.service.store.engine import Admission
 from georesolve.service.store.store import Store
 
 
@@ -21,18 +19,6 @@ class Quotas:
         if settings.store is None:
             # Or one key could fill the disk for all.
             self._bytes = min(self._bytes, shutil.disk_usage(settings.data_dir).total // 2)
-
-    def admission(
-        self, store: Store, size_bytes: int, *also: Callable[[Store, Connection], None]
-    ) -> Admission:
-        """What refuses, in a transaction, so many bytes more than there are, `also` first."""
-
-        def admit(connection: Connection) -> None:
-            for refuse in also:
-                refuse(store, connection)
-            self.refuse_without_room(store, size_bytes, connection)
-
-        return admit
 
     def refuse_when_full(self, store: Store, connection: Connection | None = None) -> None:
         """Refuse a job for which there is no place; raises QueueFull or TooManyJobs."""
