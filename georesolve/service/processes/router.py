@@ -182,7 +182,7 @@ async def execute(
         async with json_content(request, service) as content:
             execution = await parsed(service, content, MatchExecution)
             execution.inputs.ask(question)
-            asked = await asked_by(execution.inputs, service, folder, execution.delivery())
-            return asked._replace(name=execution.name)
+            told = execution.delivery(), execution.name
+            return await asked_by(execution.inputs, service, folder, *told)
 
     return await answer(request, service, terms, ask)

@@ -25,7 +25,7 @@ from georesolve.service.resolve.sets import (
     PlannedSet,
     bytes_of_sets,
     check_types,
-    planned_by,
+    planned,
     sizes_of,
 )
 from georesolve.workers.estimate import estimate, obstacle
@@ -95,7 +95,7 @@ async def estimate_job(request: Request, service: ServiceContext) -> EstimateInf
             inputs = (await parsed(service, content, MatchExecution)).inputs
         if inputs.distance_m is not None:
             inputs.ask("within")
-        sets = await planned_by(inputs, service, folder)
+        sets = [await planned(inputs, role, service, folder) for role in ROLES]
         datasets = [None if isinstance(one, int) else one.dataset for one in sets]
         options = inputs.options(*datasets)
         if datasets[0] and datasets[1]:

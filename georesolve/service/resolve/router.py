@@ -198,8 +198,7 @@ async def resolve_files(
 
     async def ask(folder: Folder) -> Asked:
         form = await read_form(request, folder.path)
-        asked = await asked_by(form, service, folder, form.delivery())
-        return asked._replace(name=form.name)
+        return await asked_by(form, service, folder, form.delivery(), form.name)
 
     return await answer(request, service, terms, ask)
 

@@ -32,7 +32,6 @@ from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.places import Object
 from georesolve.workers.sources import SourceFailed, SourceFiles
 
-EitherInputs = MatchInputs | EstimateInputs
 PlannedSet = int | DatasetRow
 """A set of a job, or how many rows it will have."""
 _FEW_COLUMNS, _FEW_VALUES = 16, 12_000
@@ -144,38 +143,37 @@ async def asked_by(
     service: Service,
     folder: Folder,
     delivery: Delivery | None = None,
+    name: str | None = None,
     *,
     is_short: bool = False,
 ) -> Asked:
     """Make or find both sets, and check them."""
     if delivery and delivery.output is not None:
         delivery = replace(delivery, output=service.sinks.output(delivery.output.strip()))
-    observations, references = await planned_by(inputs, service, folder, is_short=is_short)
+    observations, references = [
+        await planned(inputs, role, service, folder, is_short=is_short) for role in ROLES
+    ]
     assert not isinstance(observations, int), "it is a set"
     assert not isinstance(references, int), "it is a set"
     options = inputs.options(observations.dataset, references.dataset)
-    asked = Asked(observations, references, options, inputs.on_invalid, delivery)
+    asked = Asked(observations, references, options, inputs.on_invalid, delivery, name)
     await _check(service, asked, inputs)
     one, other = options.in_order(*asked.sets)
     return asked._replace(observations=one, references=other)
 
 
-async def planned_by(
-    inputs: EitherInputs, service: Service, folder: Folder, *, is_short: bool = False
-) -> tuple[PlannedSet, PlannedSet]:
-    """Make or find both sets, in a folder that goes with the request; or how many rows they have.
+async def planned(
+    inputs: MatchInputs | EstimateInputs,
+    role: Role,
+    service: Service,
+    folder: Folder,
+    *,
+    is_short: bool = False,
+) -> PlannedSet:
+    """Make or find a set, in a folder that goes with the request; or how many rows it will have.
 
     Of a request that is short, small arrays are made a table by the event loop.
     """
-    observations, references = [
-        await _made(inputs, role, service, folder, is_short) for role in ROLES
-    ]
-    return observations, references
-
-
-async def _made(
-    inputs: EitherInputs, role: Role, service: Service, folder: Folder, is_short: bool
-) -> PlannedSet:
     ingest, owner = service.ingest, service.owner
     source: int | PointSource = getattr(inputs, role)
     if isinstance(source, int):
