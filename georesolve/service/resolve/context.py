@@ -5,8 +5,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from os import sched_getaffinity
@@ -130,29 +129,22 @@ class Memory:
         self._most = _LARGEST_BODIES * settings.inline_bytes
         self._held: Counter[str] = Counter()
 
-    @contextmanager
-    def body(self, owner: str) -> Iterator[Callable[[int], None]]:
-        """Hold a body of an owner; the caller tells what it grows by."""
-        size = 0
+    def hold(self, owner: str, size: int) -> None:
+        """Hold so many bytes more for an owner: TooManyBodies."""
+        held, own = self._held.total() + size, self._held[owner] + size
+        left = self._most - held
+        if left < 0 or (owner and own > left):
+            whose = f"of this key have {own} bytes, which is more than is left for others"
+            raise errors.TooManyBodies(
+                "the JSON bodies that one front is reading "
+                f"{f'have {held} bytes' if left < 0 else whose}, and all may have "
+                f"{self._most}: send fewer at a time, or files"
+            )
+        self._held[owner] = own
 
-        def grow(more: int) -> None:
-            nonlocal size
-            held, own = self._held.total() + more, self._held[owner] + more
-            left = self._most - held
-            if left < 0 or (owner and own > left):
-                whose = f"of this key have {own} bytes, which is more than is left for others"
-                raise errors.TooManyBodies(
-                    "the JSON bodies that one front is reading "
-                    f"{f'have {held} bytes' if left < 0 else whose}, and all may have "
-                    f"{self._most}: send fewer at a time, or files"
-                )
-            self._held[owner] = own
-            size += more
-
-        try:
-            yield grow
-        finally:
-            self._held[owner] -= size
+    def let_go(self, owner: str, size: int) -> None:
+        """Hold so many bytes less."""
+        self._held[owner] -= size
 
 
 @dataclass(frozen=True)

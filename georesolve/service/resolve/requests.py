@@ -161,12 +161,14 @@ async def json_content(request: Request, service: Service) -> AsyncIterator[byte
     Only of JSON so little is taken that it fits into memory.
     """
     refuse_other_types(request, "application/json", "(files go to /resolve)")
-    with service.memory.body(service.owner) as grow:
-        content = bytearray()
+    content = bytearray()
+    try:
         async for piece in request.stream():
-            grow(len(piece))
+            service.memory.hold(service.owner, len(piece))
             content += piece
         yield content
+    finally:
+        service.memory.let_go(service.owner, len(content))
 
 
 async def read_form(request: Request, folder: Path) -> ResolveForm:
