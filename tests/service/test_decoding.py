@@ -4,7 +4,6 @@ import asyncio
 import atexit
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +28,7 @@ from georesolve.service.receiving.children import Children
 from georesolve.service.receiving.decoders import decode_in_child
 from georesolve.service.receiving.decoding import Limits
 from georesolve.service.receiving.ingest import Ingest
-from georesolve.service.receiving.uploads import Upload
+from georesolve.service.receiving.uploads import keep_upload
 from georesolve.service.settings import Settings
 from tests.conftest import NO_CLUSTER, ROOT, children_of, roles_of, running_service, wait_until
 from tests.service import misbehaving
@@ -82,11 +80,8 @@ def test_what_a_file_decodes_to_fits_the_room(tmp_path, monkeypatch):
 
         async def upload():
             async with ingest.folder() as incoming:
-                folder = incoming.path
-                folder.mkdir()
-                received = shutil.copy(path, folder / "received")
-                upload = Upload(Path(received), None, "points.parquet", "points")
-                return (await ingest.from_upload(upload, Reading(), folder, "")).dataset
+                upload = keep_upload(path.read_bytes(), incoming.path, "", "points")
+                return (await ingest.from_upload(upload, Reading(), incoming.path, "")).dataset
 
         with closing(Ingest(settings, disk)) as ingest:
             return asyncio.run(upload())

@@ -69,7 +69,8 @@ def test_a_form_may_be_cut_anywhere(observations, references, cuts):
         assert form.fields == [("k", "3"), ("k", "")]
         assert form.parts["observations"].path.read_bytes() == observations
         assert form.parts["references"].path.read_bytes() == references
-        assert form.parts["observations"][1:4] == ("text/csv", "o.csv", "observations")
+        told = form.parts["observations"]
+        assert (told.media_type, told.name, told.file) == ("text/csv", "o.csv", "observations")
 
 
 def test_texts_and_large_files(tmp_path):

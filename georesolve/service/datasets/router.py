@@ -247,8 +247,9 @@ async def _registered(
             form = await receive_form(request, folder.path, ["file"], fields)
             query = request.query_params.multi_items()
             parameters = parameters_of(DatasetParameters, query, form.fields)
-            part = form.parts["file"]
-            upload = part if isinstance(part, str) else part._replace(file=part.name or "file")
+            upload = form.parts["file"]
+            if not isinstance(upload, str):
+                upload.file = upload.name or "file"
         else:
             upload = await receive_body(request, folder.path)
         reading, owner = parameters.reading(), library.store.owner or ""

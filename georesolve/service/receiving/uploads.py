@@ -9,7 +9,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from fastapi import Request
 from python_multipart.exceptions import FormParserError
@@ -29,40 +29,37 @@ _FIELDS_BYTES = 64 << 10
 """Of all fields of a form together, with their names: as many as a query has room for."""
 
 
-class Upload(NamedTuple):
-    """A file that was received, until what decodes it removes it; errors call it `file`."""
+class Upload:
+    """A file as it is received, until what decodes it removes it; errors call it `file`.
 
-    path: Path
-    media_type: str | None
-    name: str | None
-    file: str
-    seconds: float = 0.0
+    A thread makes it, and writes to it.
+    """
 
-
-class _File:
-    """A file in a folder, which is being received; a thread makes it, and writes to it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._start = time.perf_counter()
-        self._path = folder / f"{uuid.uuid4().hex}.received"
+    def __init__(
+        self, folder: Path, file: str, media_type: str | None, name: str | None = None
+    ) -> None:
+        self.file, self.media_type, self.name = file, media_type, name
+        self._start, self.seconds = time.perf_counter(), 0.0
+        self.path = folder / f"{uuid.uuid4().hex}.received"
         folder.mkdir(exist_ok=True)
-        self._handle = self._path.open("wb")
-        self.write, self.close = self._handle.write, self._handle.close
+        self._handle = self.path.open("wb")
+        self.write = self._handle.write
 
-    def upload(self, media_type: str | None, name: str | None, file: str) -> Upload:
-        """The file, once all of it is there."""
-        self.close()
-        seconds = time.perf_counter() - self._start
-        return Upload(self._path, media_type, name, file, seconds)
+    def close(self) -> None:
+        """Note that all of it is there, or that no more comes."""
+        if not self._handle.closed:
+            self._handle.close()
+            self.seconds = time.perf_counter() - self._start
 
 
 async def receive_body(request: Request, folder: Path) -> Upload:
     """Receive a body that is a file; raises ClientDisconnect when the client goes meanwhile."""
-    with closing(await pools.disk(_File, folder)) as file:
+    media_type = request.headers.get("content-type")
+    with closing(await pools.disk(Upload, folder, "the body", media_type)) as upload:
         async for pieces in _many_pieces(request):
-            await pools.disk(_write_all, file.write, pieces)
-        media_type = request.headers.get("content-type")
-        return await pools.disk(file.upload, media_type, None, "the body")
+            await pools.disk(_write_all, upload.write, pieces)
+        await pools.disk(upload.close)
+        return upload
 
 
 async def _many_pieces(request: Request) -> AsyncIterator[list[bytes]]:
@@ -104,11 +101,11 @@ async def receive_form(
         return form
 
 
-def keep_upload(content: bytes, folder: Path, media_type: str, name: str) -> Upload:
+def keep_upload(content: bytes, folder: Path, media_type: str, file: str) -> Upload:
     """A file that came within something else."""
-    with closing(_File(folder)) as file:
-        file.write(content)
-        return file.upload(media_type, None, name)
+    with closing(Upload(folder, file, media_type)) as upload:
+        upload.write(content)
+    return upload
 
 
 class Form:
@@ -124,8 +121,7 @@ class Form:
         self._headers: dict[bytes, bytes] = {}
         self._field = self._value = b""
         self._name = ""
-        self._file_name: str | None = None
-        self._file: _File | None = None
+        self._file: Upload | None = None
         self._text = b""
         self._is_whole = False
 
@@ -170,7 +166,6 @@ class Form:
     def _on_headers_finished(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition"))
         self._name = options.get(b"name", b"").decode(errors="replace")
-        self._file_name = None
         if self._name in self._field_names:
             if b"filename" in options:
                 raise errors.InvalidRequest(f"{self._name}: an option is a text, not a file")
@@ -182,8 +177,9 @@ class Form:
             found = [*self.parts, self._name]
             raise self._refusal(found, "" if self._name in known else unknown)
         if b"filename" in options:
-            self._file_name = options[b"filename"].decode(errors="replace")
-            self._file = _File(self._folder)
+            media_type = self._headers.get(b"content-type", b"").decode("latin-1") or None
+            file_name = options[b"filename"].decode(errors="replace")
+            self._file = Upload(self._folder, self._name, media_type, file_name)
 
     def _on_part_data(self, data: bytes, start: int, end: int) -> None:
         if self._file is not None:
@@ -208,13 +204,11 @@ class Form:
     def _on_part_end(self) -> None:
         if self._name in self._field_names:
             self.fields.append((self._name, self._text.decode(errors="replace")))
-            return
-        if self._file is None:
+        elif self._file is None:
             self.parts[self._name] = self._text.decode(errors="replace")
-            return
-        media_type = self._headers.get(b"content-type", b"").decode("latin-1") or None
-        self.parts[self._name] = self._file.upload(media_type, self._file_name, self._name)
-        self._file = None
+        else:
+            self._file.close()
+            self.parts[self._name], self._file = self._file, None
 
     def _on_end(self) -> None:
         self._is_whole = True
