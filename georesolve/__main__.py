@@ -12,10 +12,11 @@ def main() -> int:
     """Run the command line; returns its exit code."""
     from georesolve import commands
 
-    if sys.argv[1:2] not in (["nearest"], ["within"]):
+    if sys.argv[1:2] not in (["nearest"], ["within"], ["serve"]):
         return commands.main()
     # All that it loads it needs to its end: to look through that for garbage, again and again and
-    # once more at the end, takes a quarter of what a small search does.
+    # once more at the end, takes a quarter of what a small search does, or the start of a service,
+    # which looks through it once: see `workers.memory.keep_what_is_loaded`.
     gc.disable()
     try:
         return commands.main()

@@ -1,7 +1,6 @@
 """`georesolve`: the command line. Every setting is a flag of `serve`."""
 
 import argparse
-import gc
 import os
 import re
 import sys
@@ -11,7 +10,6 @@ from typing import get_args
 
 from pydantic import ValidationError
 
-from georesolve import __version__
 from georesolve.service import errors
 from georesolve.service.settings import SECRETS, KeyRole, Settings, misspelt
 
@@ -56,9 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, meant in misspelt(os.environ).items():
         hint = f": is {meant} meant?" if meant else ""
         print(f"georesolve: {name} is no setting and has no effect{hint}", file=sys.stderr)
-    run = given.pop("run")
     # Every worker process imports this module again and needs none of what a command does.
-    run = resolve_name(run) if isinstance(run, str) else run
+    run = resolve_name(given.pop("run"))
     own = {name: given.pop(name) for name in given.keys() - Settings.model_fields}
     try:
         settings = Settings.gathered(
@@ -69,6 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             place = " ".join(f"--{str(part).replace('_', '-')}" for part in problem["loc"])
             print(f"georesolve: {place} {problem['msg']}".replace("  ", " "), file=sys.stderr)
         return 2
+    if arguments[:1] == ["serve"]:
+        # What it starts inherits the environment, and decodes files of strangers.
+        for name in [name for name in os.environ if name.upper() == "GEORESOLVE_DATABASE_URL"]:
+            del os.environ[name]
     try:
         exit_code: int = run(settings, **own)
     except errors.CannotStart as error:
@@ -78,22 +79,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="georesolve",
-        description="The exact nearest reference point of every geospatial observation.",
-    )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    # `georesolve.commands` says of each what it is for.
+    parser = argparse.ArgumentParser(prog="georesolve")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    serve = commands.add_parser(
-        "serve",
-        help="run the service",
-        description=f"Run the service. {_FROM_ENVIRONMENT}",
-    )
+    serve = commands.add_parser("serve", description=f"Run the service. {_FROM_ENVIRONMENT}")
     _add_settings(serve, Settings.model_fields)
-    serve.set_defaults(run=_serve)
-    # Listed here; its flags are its own.
-    commands.add_parser("bench", help="measure it on this machine, beside other ways to search")
-    keys = commands.add_parser("keys", help="make, list, rotate and revoke API keys")
+    serve.set_defaults(run="georesolve.service.server:serve")
+    keys = commands.add_parser("keys")
     verbs = keys.add_subparsers(required=True, metavar="VERB")
     for name, (brief, full) in _VERBS.items():
         verb = verbs.add_parser(name, help=brief, description=f"{full} {_FROM_ENVIRONMENT}")
@@ -123,7 +115,6 @@ def _parser() -> argparse.ArgumentParser:
         verb.set_defaults(run="georesolve.service.auth.commands:run", verb=name)
     sweep = commands.add_parser(
         "sweep",
-        help="tell and remove what a service keeps by itself",
         description="Tell which files of a service its database does not know, and have its runner "
         f"remove what has expired. {_FROM_ENVIRONMENT}",
     )
@@ -143,7 +134,6 @@ def _parser() -> argparse.ArgumentParser:
     sweep.set_defaults(run="georesolve.service.jobs.retention:sweep_by_hand")
     backup = commands.add_parser(
         "backup",
-        help="write a backup of a service, which may run",
         description="Write a tar of the data folder of a service, which may run: what it has "
         f"accepted by now. Nothing is removed meanwhile. {_FROM_ENVIRONMENT}",
     )
@@ -172,20 +162,3 @@ def _add_settings(parser: argparse.ArgumentParser, names: Iterable[str]) -> None
             parser.add_argument(flag, action="store_const", const=True, help=text)
         else:
             parser.add_argument(flag, metavar="VALUE", help=text)
-
-
-def _serve(settings: Settings) -> int:
-    # What a start loads stays, and to look through it again and again for garbage takes a quarter
-    # of the start. It is looked through once, at the end: see `keep_what_is_loaded`.
-    gc.disable()
-    from georesolve.service.server import serve
-
-    # What is started from here on inherits the environment, and decodes files of strangers.
-    for name in list(os.environ):
-        if name.upper() == "GEORESOLVE_DATABASE_URL":
-            del os.environ[name]
-    return serve(settings)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

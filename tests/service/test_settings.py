@@ -5,7 +5,6 @@ import os
 import pytest
 from pydantic import ValidationError
 
-from georesolve import __version__
 from georesolve.service import settings
 from georesolve.service.cli import main
 from georesolve.service.settings import Settings
@@ -150,9 +149,3 @@ def test_nobody_else_is_believed(tmp_path):
     flags = [*NO_CLUSTER, "--proxies", "192.0.2.0/24"]
     with running_service(tmp_path / "data", *flags, ready=False) as client:
         assert _own_address(client).startswith("http://")
-
-
-def test_the_version(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        main(["--version"])
-    assert capsys.readouterr().out == f"georesolve {__version__}\n"
