@@ -104,7 +104,7 @@ class Sinks(Prefixes):
     def output(self, href: str) -> str:
         """The address of a folder for one result, with a slash at its end; asks for nothing."""
         address, prefix = self.find(href)
-        if "*" in address.path or address.scheme == "https":
+        if "*" in address.path:
             raise SinkNotAllowed(
                 f"{href[:200]!r} is no folder: name one of file:// or s3://, for this result alone"
             )

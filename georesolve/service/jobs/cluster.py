@@ -14,7 +14,6 @@ from georesolve.service.settings import Settings
 from georesolve.service.store.store import Store
 from georesolve.workers.cluster import Cluster, in_event_loop, open_cluster, workers_of
 from georesolve.workers.estimate import Capacity, OfWorker, Pace, asked_of_worker
-from georesolve.workers.gpus import choose_device
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +64,6 @@ class ClusterKeeper:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Keep it open from now on, and close it in the end."""
-        if not self._settings.is_existing:
-            choose_device(self._settings.device)
         async with pools.beside(self._keep_open(), "cluster"):
             try:
                 yield

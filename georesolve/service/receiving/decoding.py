@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from georesolve.extras import MissingExtra
 from georesolve.intake.canonical import canonicalise, decode, refusal_of
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import Refused
@@ -177,10 +176,6 @@ def _refusal_of(error: Exception, source: Source, limits: Limits) -> Refused | N
     """What a file has done, None where the error is a defect of ours."""
     if isinstance(error, Refused):
         return error
-    if isinstance(error, MissingExtra):
-        return errors.UnsupportedFormat(
-            f"{source.file}: this service does not read it, since {error.name} is not installed"
-        )
     if isinstance(error, MemoryError):
         return errors.TooLarge(
             f"{source.file}: decoding takes more than the limit of "

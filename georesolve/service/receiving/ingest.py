@@ -172,11 +172,7 @@ class Ingest:
     ) -> DatasetRow:
         """A dataset of JSON arrays, made of records or not `by_row`; `pointer` is their place."""
         start = time.perf_counter()
-        if len(arrays) > self._limits.columns:
-            raise errors.TooLarge(
-                f"{pointer}: {len(arrays)} columns are more than the limit of "
-                f"{self._limits.columns}"
-            )
+        self._limits.refuse_beyond(len(arrays), 0, pointer)
         columns = find_columns(list(arrays), reading, pointer)
         rows = len(arrays[columns.lat])
         for name, values in arrays.items():
