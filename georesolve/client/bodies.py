@@ -98,12 +98,10 @@ def columns_of(data: Any, most: int) -> dict[str, list[Any]] | None:
     from georesolve.tables import are_records, kinds_of
 
     kinds = kinds_of(data)
-    if are_records(data):
+    if are_records(data) or (kinds & _TABLES and _GEOPANDAS not in kinds):
         n = len(data)
     elif isinstance(data, tuple) and len(data) == 2 and hasattr(data[0], "__len__"):
         n = len(data[0])
-    elif kinds & _TABLES and _GEOPANDAS not in kinds:
-        n = len(data)
     else:
         return None
     if not 0 < n <= most:

@@ -81,8 +81,7 @@ async def download(
     patience = exchange.patience()
     for _ in range(2):
         part = await work(_Part, target)
-        is_whole = False
-        while not is_whole:
+        while True:
             headers = {"Accept-Encoding": "identity", **await work(part.wanted)}
             try:
                 async with exchange.stream("GET", address, headers=headers) as response:
@@ -95,7 +94,7 @@ async def download(
                             size += len(piece)
                             patience.renew()
                             on_size(size, whole)
-                is_whole = True
+                break
             except (ServiceRefused, ServiceUnreachable) as error:
                 await patience.after(error)
         told = None

@@ -1,4 +1,4 @@
-"""`/resolve` and `/nearest`: two point sets in, the nearest reference of every observation out."""
+"""`/resolve`, `/nearest`, `/within`: two point sets in, the matches of every observation out."""
 
 import asyncio
 import time
