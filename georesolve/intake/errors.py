@@ -46,6 +46,12 @@ def wrong(file: str, detail: str, told: str = "", **place: Any) -> InvalidInput:
     return InvalidInput(f"{file}: {told or detail}", [{"file": file, **known, "detail": detail}])
 
 
+def wrong_geometry(file: str, column: str, detail: str, row: int | None = None) -> InvalidInput:
+    """What is wrong with a geometry column, or in a row of it."""
+    told = f"the geometry column {column!r}: {detail}"
+    return wrong(file, detail, told, column=column, row=row)
+
+
 def meant(name: str, known: Iterable[str]) -> str:
     """Ask in brackets whether the most similar name was meant; empty where none is similar."""
     close = get_close_matches(name[:80].lower(), known, 1)

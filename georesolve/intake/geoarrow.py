@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import shapely
 
-from georesolve.intake.geometry import wrong_geometry
+from georesolve.intake.errors import wrong_geometry
 
 _NAME, _ABOUT = b"ARROW:extension:name", b"ARROW:extension:metadata"
 _BY_DEPTH = (

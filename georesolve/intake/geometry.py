@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import shapely
 
-from georesolve.intake.errors import InvalidInput, wrong
+from georesolve.intake.errors import InvalidInput, wrong_geometry
 
 if TYPE_CHECKING:
     # What reads points does without kernels.
@@ -196,9 +196,3 @@ def coordinates_of(
         raise wrong_geometry(file, column, f"row {row} holds a {shape.geom_type}, not a point", row)
     points = np.where(shapely.is_empty(geometries), None, geometries)
     return pa.array(shapely.get_x(points)), pa.array(shapely.get_y(points))
-
-
-def wrong_geometry(file: str, column: str, detail: str, row: int | None = None) -> InvalidInput:
-    """What is wrong with a geometry column, or in a row of it."""
-    told = f"the geometry column {column!r}: {detail}"
-    return wrong(file, detail, told, column=column, row=row)

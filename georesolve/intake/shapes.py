@@ -7,8 +7,7 @@ import pyarrow as pa
 import shapely
 
 from georesolve.intake.columns import Edges, Reading
-from georesolve.intake.errors import InvalidInput
-from georesolve.intake.geometry import wrong_geometry
+from georesolve.intake.errors import InvalidInput, wrong_geometry
 from georesolve.kernels.query import is_valid
 from georesolve.kernels.shapes import Shapes
 from georesolve.workers.datasets import Edging, Outlines
