@@ -1,5 +1,6 @@
 """Machine code that numba keeps: used again for the same sources, never for other ones."""
 
+import gc
 import os
 import shutil
 import subprocess
@@ -8,6 +9,8 @@ from pathlib import Path
 
 import numba
 import pytest
+from numba.core import event
+from numba.core.errors import TypingError
 
 import georesolve
 from georesolve import kernels
@@ -124,6 +127,35 @@ def test_an_install_that_cannot_be_written_to_keeps_code_at_home(install, tmp_pa
     assert Path(home).is_relative_to(tmp_path / "home")
     with pytest.raises(AssertionError, match="set NUMBA_CACHE_DIR to a folder that may be written"):
         run(install, _FOLDERS, XDG_CACHE_HOME="/dev/null")
+
+
+class _Collector(event.Listener):
+    """Whether there was one that looked for garbage, as compilations began and ended."""
+
+    def __init__(self):
+        self.began, self.ended = [], []
+
+    def on_start(self, event):
+        self.began.append(gc.isenabled())
+
+    def on_end(self, event):
+        self.ended.append(gc.isenabled())
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_garbage_is_looked_for_while_code_is_compiled(collects):
+    before = gc.isenabled()
+    try:
+        (gc.enable if collects else gc.disable)()
+        with event.install_listener("numba:compile", _Collector()) as seen:
+            inner = numba.njit(lambda x: x + 1)
+            assert numba.njit(lambda x: inner(x))(1) == 2
+            with pytest.raises(TypingError):
+                numba.njit(lambda x: x.nothing)(1)
+    finally:
+        (gc.enable if before else gc.disable)()
+    assert seen.began == [False] * 3
+    assert seen.ended == [False, collects, collects]
 
 
 def test_what_is_compiled_is_told(tmp_path, monkeypatch):
