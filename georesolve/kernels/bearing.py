@@ -87,12 +87,13 @@ def _fill(thread, threads, flat, lat_deg, lon_deg, to_lat_deg, to_lon_deg, beari
     # Views, because indices that might be negative keep a loop from being vectorised.
     lat, lon, part = lat_deg[start:stop], lon_deg[start:stop], bearing[start:stop]
     to_lat, to_lon = to_lat_deg[start:stop], to_lon_deg[start:stop]
-    if flat:
+    # Where it is None the other loop is not compiled, and so no geodesic.
+    if flat is None:
+        for i in range(part.size):
+            part[i] = bearing_deg(lat[i], lon[i], to_lat[i], to_lon[i])
+    else:
         for i in range(part.size):
             part[i] = azimuth_deg(lat[i], lon[i], to_lat[i], to_lon[i])
-        return
-    for i in range(part.size):
-        part[i] = bearing_deg(lat[i], lon[i], to_lat[i], to_lon[i])
 
 
 def bearings(here: Degrees, there: Degrees, earth: Earth = "sphere") -> np.ndarray:
@@ -105,5 +106,5 @@ def bearings(here: Degrees, there: Degrees, earth: Earth = "sphere") -> np.ndarr
     """
     bearing = np.empty(here.lat_deg.size)
     threads = threads_for(bearing.size, _GRAIN)
-    in_threads(_fill, threads, earth == "wgs84", *readable(here), *readable(there), bearing)
+    in_threads(_fill, threads, earth == "wgs84" or None, *readable(here), *readable(there), bearing)
     return bearing

@@ -482,7 +482,7 @@ def _search(
     # What is within a distance has no order by time.
     filters = filters._replace(by_time=False)
     for part, packets, *_ in _packets(_forest(index, filters), index, observations, filters):
-        search_part(part, packets, asked, brute, False, index.vectors[:0], counts, found)
+        search_part(part, packets, asked, brute, OnSphere(), index.vectors[:0], counts, found)
 
 
 count, pairs = asked_twice(_search)

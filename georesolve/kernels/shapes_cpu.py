@@ -275,7 +275,8 @@ def _way2(lanes, lane, other, other_lane):  # type: ignore[no-untyped-def]
 def _walk_alone(searched, lanes, lane, worst, brute, reference, key, box, stack):  # type: ignore[no-untyped-def]
     """Write the list of one observation, whose k nearest are within a bound."""
     place = lanes[:, lane].copy()
-    box[:3], box[3:] = place[:3], place[:3]
+    for axis in range(3):
+        box[axis] = box[3 + axis] = place[axis]
     _show(searched.areas, Near(place, True, searched, reference, key), box, 0.0, brute, stack)
     worst = min(worst, key[key.size - 1])
     _show(
@@ -314,7 +315,8 @@ def _search_near(  # type: ignore[no-untyped-def]
             stack,
         )  # fmt: skip
         reach = min(ALL, key[i, k - 1])
-        before[:, 0] = lanes[:, middle]
+        for axis in range(3):
+            before[axis, 0] = lanes[axis, middle]
         worst = 0.0
         for lane in range(n):
             way2 = _way2(lanes, lane, before, 0)

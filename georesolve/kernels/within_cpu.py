@@ -20,7 +20,7 @@ from numba import njit
 from georesolve.kernels.boxes_cpu import NO_LIMIT, STACK, WIDTH, held
 from georesolve.kernels.coordinates_cpu import measure_part, readable
 from georesolve.kernels.distance import closer, squared_chord
-from georesolve.kernels.ellipsoid import innermost, outermost
+from georesolve.kernels.ellipsoid import MORE, ONE, innermost, outermost
 from georesolve.kernels.forest_cpu import EARLIEST, TREES_DEEP, Forest, forest_of, tree_of
 from georesolve.kernels.geodesic import geodesic_m
 from georesolve.kernels.index import ReferenceIndex
@@ -38,10 +38,10 @@ from georesolve.kernels.lanes_cpu import (
     times_within,
 )
 from georesolve.kernels.order_cpu import ROW, in_windows
-from georesolve.kernels.packets_cpu import LANES, aligned_rows
+from georesolve.kernels.packets_cpu import LANES, OnEllipsoid, OnSphere, aligned_rows
 from georesolve.kernels.query import Degrees, Pairs, Within
 from georesolve.kernels.threads_cpu import in_threads, threads_for
-from georesolve.kernels.walk_cpu import look, take_whole, walk
+from georesolve.kernels.walk_cpu import by_type, look, take_whole, walk
 from georesolve.kernels.ways import Search
 
 _GRAIN = 256
@@ -76,13 +76,13 @@ class Matching(NamedTuple):
 
     Rows of `lanes` are x, y, z, the bound, a row that is left out, the least that is not, metres on
     the ellipsoid, and the greatest squared chord that is within these for sure. What is within
-    `inside` of all is counted once, in `whole`.
+    `inside` of all is counted once, in `whole`. The `kind` says what decides.
     """
 
     lanes: np.ndarray
     windows: np.ndarray
     eight: np.ndarray
-    flat: bool
+    kind: OnSphere | OnEllipsoid
     inside: float
     whole: np.ndarray
     ends: np.ndarray
@@ -108,8 +108,8 @@ def _count_whole(collector, tree, node, level, bits, box):  # type: ignore[no-un
 
 @look.of(Matching)
 def _take(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
-    lanes, windows, _, flat, _, _, ends, fills, key, row = collector
-    timed = tree.times.shape[0] > 0
+    lanes, windows, _, kind, _, _, ends, fills, key, row = collector
+    flat, timed = len(kind) > 0, tree.times.shape[0] > 0
     counts = not (timed or flat or fills)
     while bits:
         j = lowest_bit(bits)
@@ -125,7 +125,7 @@ def _take(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-d
             near &= near - 1
             able = times_within(tree.times, leaf, windows, lane) if timed else (1 << WIDTH) - 1
             if flat:
-                ends[lane] += _take_flat(collector, tree, leaf, lane, able)
+                ends[lane] += _take_flat(kind, collector, tree, leaf, lane, able)
             elif fills:
                 ends[lane] = pack_members(
                     tree.points, tree.rows, leaf, lanes, lane, able, key, row, ends[lane]
@@ -135,9 +135,17 @@ def _take(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-d
     return worst, 0
 
 
-@njit(nogil=True, error_model="numpy")
-def _take_flat(collector, tree, leaf, lane, able):  # type: ignore[no-untyped-def]
-    """Take what of a leaf is within the metres of a lane; how much that is."""
+@by_type
+def _take_flat(kind, collector, tree, leaf, lane, able):  # type: ignore[no-untyped-def]
+    """Take what of a leaf is within the metres of a lane; how much that is.
+
+    A search on the sphere compiles no geodesic.
+    """
+    return 0
+
+
+@_take_flat.of(OnEllipsoid)
+def _take_by_metres(kind, collector, tree, leaf, lane, able):  # type: ignore[no-untyped-def]
     lanes, _, eight, _, _, _, ends, fills, key, rows = collector
     taken = 0
     near = able & members_matching(tree.points, tree.rows, leaf, lanes, lane, eight)
@@ -167,7 +175,7 @@ def load_window(windows, lane, times, i, skips):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def search_within(  # type: ignore[no-untyped-def]
-    thread, threads, packets, brute, flat, vectors, first_of_all, bounds, exclude_self, once,
+    thread, threads, packets, brute, kind, vectors, first_of_all, bounds, exclude_self, once,
     first_row, counts, starts, reference, distance_m,
 ):  # fmt: skip
     """Count what is within the distance of the observations of packets, or write their pairs.
@@ -178,7 +186,7 @@ def search_within(  # type: ignore[no-untyped-def]
     forest, points, order, firsts, stops, trees, times, skips = borrowed(packets)
     vectors, bounds, counts, starts = borrowed((vectors, bounds, counts, starts))
     reference, distance_m = borrowed((reference, distance_m))
-    fills = starts.size > 0
+    flat, fills = len(kind) > 0, starts.size > 0
     # Where it is counted, it is taken off below.
     takes_off = exclude_self and not once and not fills and vectors.shape[0] > 0
     leaves_out = exclude_self and not takes_off
@@ -233,7 +241,7 @@ def search_within(  # type: ignore[no-untyped-def]
         if brute:
             box[:3], box[3:] = -2.0, 2.0
         near = Matching(
-            lanes, windows, boxes_of[1], flat, nearest, whole, ends, fills, found[0], found[1]
+            lanes, windows, boxes_of[1], kind, nearest, whole, ends, fills, found[0], found[1]
         )
         walk(tree, near, box, farthest, 0, 0, NO_LIMIT, stack)
         if not fills:
@@ -300,8 +308,9 @@ def put_in_order(found, begin, n, into, at, ranks):  # type: ignore[no-untyped-d
         width *= 2
         passes += 1
     if passes % 2:
-        to_chords[:] = chords
-        to_rows[:] = rows
+        # One by one: to refuse arrays of other lengths is much to compile.
+        for place in range(n):
+            to_chords[place], to_rows[place] = chords[place], rows[place]
 
 
 def asked_twice(
@@ -325,13 +334,13 @@ def asked_twice(
 
 
 def search_part(
-    part: slice, packets: Packets, asked: Within, brute: bool, flat: bool, vectors: np.ndarray,
-    counts: np.ndarray, found: Pairs,
+    part: slice, packets: Packets, asked: Within, brute: bool, kind: OnSphere | OnEllipsoid,
+    vectors: np.ndarray, counts: np.ndarray, found: Pairs,
 ) -> None:  # fmt: skip
     """Search for a part of the observations, in threads."""
     here = asked._replace(first_row=asked.first_row + part.start)
     in_threads(
-        search_within, threads_for(packets.order.size, _GRAIN), packets, brute, flat, vectors,
+        search_within, threads_for(packets.order.size, _GRAIN), packets, brute, kind, vectors,
         part.start, *here, counts[part], found.starts[part.start : part.stop + 1], *found[1:],
     )  # fmt: skip
 
@@ -348,6 +357,7 @@ def _search(
         return
     forest, width = forest_of(index.tree), 1 if by == "singles" else LANES
     flat = index.earth == "wgs84"
+    kind = OnEllipsoid(ONE, MORE) if flat else OnSphere()
     vectors = index.vectors[:0] if flat else index.vectors
     for part, points, order in in_windows(
         readable(observations), LANES, index.tree.rows.size, earth=index.earth
@@ -355,7 +365,7 @@ def _search(
         firsts = np.arange(0, order.size, width)
         stops = np.minimum(firsts + width, order.size)
         packets = Packets(forest, points, order, firsts, stops, firsts * 0, NO_TIMES, False)
-        search_part(part, packets, asked, by == "brute", flat, vectors, counts, found)
+        search_part(part, packets, asked, by == "brute", kind, vectors, counts, found)
 
 
 count, pairs = asked_twice(_search)
