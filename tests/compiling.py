@@ -19,6 +19,7 @@ from georesolve.kernels import (
     tree_cpu,
     within,
 )
+from georesolve.kernels.bearing import bearings
 from georesolve.kernels.query import Degrees, Query
 from georesolve.workers import at_hand, sampling
 from georesolve.workers.datasets import Edging
@@ -42,6 +43,7 @@ def _main():
     for k in (1, 2):
         nearest(on_ellipsoid, *points, k=k, algorithm="tree")
     within(on_ellipsoid, *points, 1e6)
+    bearings(points, points, "wgs84")
     other.join()
     sys.exit(other.exitcode)
 

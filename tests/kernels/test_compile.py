@@ -26,6 +26,7 @@ from georesolve.kernels import (
 )
 from georesolve.kernels.arithmetic import product, total
 from georesolve.kernels.filters_cuda import Everything, InPart, OfGroup
+from georesolve.kernels.launch_cuda import _without_collector
 
 COMPUTE_CAPABILITY = (9, 0)
 
@@ -231,7 +232,8 @@ def device_that_functions_are_compiled_for(monkeypatch):
 @cache
 def ptx(name, compute_capability=COMPUTE_CAPABILITY):
     kernel, signature = KERNELS[name]
-    text, _ = cuda.compile_ptx(kernel.py_func, signature, cc=compute_capability)
+    with _without_collector():
+        text, _ = cuda.compile_ptx(kernel.py_func, signature, cc=compute_capability)
     return text
 
 
