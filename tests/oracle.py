@@ -31,12 +31,12 @@ def nearest(lat, lon, lats, lons):
     All pairs are compared by the cosine of their angle, in float32; whatever comes within a margin
     of six times its rounding error is then compared by haversine.
     """
-    references = np.ascontiguousarray(_cartesian(lats, lons).T, np.float32)
+    references = np.ascontiguousarray(cartesian(lats, lons).T, np.float32)
     rows = np.empty(len(lat), np.int64)
     metres = np.empty(len(lat))
     for start in range(0, len(lat), _BLOCK):
         block = slice(start, start + _BLOCK)
-        observations = _cartesian(lat[block], lon[block]).astype(np.float32)
+        observations = cartesian(lat[block], lon[block]).astype(np.float32)
         # Not `@`, whose threads wait for each other on a busy machine.
         cosines = np.einsum("ik,kj->ij", observations, references)
         floor = cosines.max(axis=1) - _MARGIN
@@ -48,7 +48,7 @@ def nearest(lat, lon, lats, lons):
     return rows, metres
 
 
-def _cartesian(lat, lon):
+def cartesian(lat, lon):
     p, q = np.radians(lat), np.radians(lon)
     return np.stack([np.cos(p) * np.cos(q), np.cos(p) * np.sin(q), np.sin(p)], axis=1)
 

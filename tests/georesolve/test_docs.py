@@ -38,7 +38,7 @@ def run(page, folder, monkeypatch, capsys, n_pieces, *, shows=True):
 # Ibis calls what DuckDB has another name for now.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ibis", "ignore:fetch_arrow_table")
 def test_the_page_about_python_runs(tmp_path, monkeypatch, capsys):
-    known = run("python.md", tmp_path, monkeypatch, capsys, 15)
+    known = run("python.md", tmp_path, monkeypatch, capsys, 16)
     assert known["near"].to_pylist()[0]["reference_name"] == "Köln"
     assert known["joined"].loc["Potsdam", "name"] == "Berlin"
 

@@ -15,6 +15,7 @@ import shapely
 import georesolve
 from georesolve import commands
 from tests import oracle
+from tests.conftest import ROOT
 
 SHAPES = [
     shapely.box(0, 0, 1, 1).difference(shapely.box(0.4, 0.4, 0.6, 0.6)),
@@ -355,6 +356,38 @@ def test_native_geoarrow_that_is_no_shape_is_named():
     spherical = pa.table([pa.array(canada, rings.type)], schema=pa.schema([field]))
     here = {"lat": np.array([49.5]), "lon": np.array([-110.0])}
     assert georesolve.nearest(here, spherical, reference_geometry="g")["distance_m"] > 3e4
+
+
+def test_the_country_of_each_airport():
+    """As GeoPandas has it, on a plane: the samples' polygons are planar."""
+    airports, countries = (ROOT / f"samples/{name}.parquet" for name in ("airports", "countries"))
+    degrees = pd.read_parquet(airports)
+    found = georesolve.within(degrees, countries, 0)
+    points = geopandas.points_from_xy(degrees["lon"], degrees["lat"], crs=4326)
+    frame = geopandas.GeoDataFrame(geometry=points)
+    theirs = frame.sjoin(geopandas.read_parquet(countries), predicate="intersects")
+    pairs = sorted(theirs["index_right"].items())
+    assert [*zip(found["observation"], found["reference"], strict=True)] == pairs
+    assert len(pairs) == 26830
+
+
+def test_the_nearest_river_of_airports():
+    """By all arcs of a twentieth of a degree, which lie within a third of a metre of the edges."""
+    lines = geopandas.read_parquet(ROOT / "samples/rivers.parquet").geometry.segmentize(0.05)
+    airports = pd.read_parquet(ROOT / "samples/airports.parquet")[::250]
+    vectors = oracle.cartesian(airports["lat"], airports["lon"]).T
+    metres = np.empty((len(lines), len(airports)))
+    for row, line in enumerate(lines):
+        chord2 = np.full(len(airports), 4.0)
+        for part in shapely.get_parts(line):
+            lon, lat = shapely.get_coordinates(part).T
+            ends = oracle.cartesian(lat, lon).T
+            own = oracle.arc_chord2(vectors, ends[:, :-1], ends[:, 1:]).min(axis=1)
+            chord2 = np.minimum(chord2, own)
+        metres[row] = 2 * oracle.RADIUS_M * np.arcsin(np.sqrt(chord2) / 2)
+    found = georesolve.nearest(airports, ROOT / "samples/rivers.parquet")
+    assert found["reference"].tolist() == metres.argmin(axis=0).tolist()
+    assert np.allclose(found["distance_m"], metres.min(axis=0), rtol=0, atol=1.4)
 
 
 @pytest.mark.parametrize("k", [1, 3, 40])
