@@ -19,7 +19,8 @@ from georesolve.options import Options
 from georesolve.searches import Search
 from georesolve.workers.gpus import DeviceChoice
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.questions import Batch
+from georesolve.workers.plan import cut_by
+from georesolve.workers.questions import Batch, Within
 
 if TYPE_CHECKING:
     from geopandas import GeoDataFrame
@@ -228,9 +229,13 @@ def _nearest(
     fits = (metres > 0) | (not exclusive)
     if max_distance_m is not None:
         fits &= metres <= max_distance_m
-    asking, found, metres = _whole(points.rows, asking[fits], found[fits], metres[fits])
-    starts = np.searchsorted(asking, np.arange(points.rows + 1))
-    last = np.minimum(starts[:-1] + k, starts[1:]) - 1
+    return _as_near(k, *_whole(points.rows, asking[fits], found[fits], metres[fits]))
+
+
+def _as_near(k: int, asking: np.ndarray, found: np.ndarray, metres: np.ndarray) -> _Found:
+    """Of `_whole` pairs the k nearest, and all that are as near as the last of them."""
+    starts = np.flatnonzero(np.diff(asking, prepend=-1))
+    last = np.minimum(starts + k, np.append(starts[1:], asking.size)) - 1
     fits = ~(metres > metres[last[asking]])
     return asking[fits], found[fits], metres[fits]
 
@@ -278,23 +283,35 @@ def _near_shapes(search: Search, shapes: Points, k: int) -> _Found:
     """Points that are at most as far from lines and polygons as the k-th: they look for these.
 
     That of a shape is at most as far as that of the point that it begins at. Shapes with about as
-    long a way are looked for together.
+    long a way are looked for together, as many as have few enough pairs within it.
     """
-    assert shapes.shapes is not None, "there are some"
     answer = search.answer(shapes.lat_deg, shapes.lon_deg, MatchOptions(k=k))
     reach = answer.distance_m.reshape(-1, k)[:, -1]
     steps = np.ceil(np.log2(np.nan_to_num(reach, nan=_WHOLE_GLOBE_M / 2) + 1))
     near = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
     for step in np.unique(steps):
         rows = np.flatnonzero(steps == step)
-        own = replace(shapes, rows=rows.size, shapes=shapes.shapes.some(rows))
-        options = MatchOptions(question="within", distance_m=2.0**step)
-        within = Search(search.references, search.device, own).within(options)
-        batch = Batch(shapes.lat_deg[rows], shapes.lon_deg[rows], 0, 2.0**step)
-        starts, point, metres = within.pairs(batch)
-        near.append((rows.repeat(np.diff(starts)), point, metres))
+        within, batch = _around(search, shapes, rows, 2.0**step)
+        for start, stop in cut_by(within.counts(batch), within.made_pairs):
+            own = rows[start:stop]
+            within, batch = _around(search, shapes, own, 2.0**step)
+            starts, point, metres = within.pairs(batch)
+            pairs = np.arange(own.size).repeat(np.diff(starts)), point, metres
+            shape, point, metres = _as_near(k, *_whole(own.size, *pairs))
+            near.append((own[shape], point, metres))
     shape, point, metres = (np.concatenate(column) for column in zip(*near, strict=True))
     return shape, point, metres
+
+
+def _around(
+    search: Search, shapes: Points, rows: np.ndarray, distance_m: float
+) -> tuple[Within, Batch]:
+    """What finds the points within a distance of some of the shapes, and these."""
+    assert shapes.shapes is not None, "there are some"
+    own = replace(shapes, rows=rows.size, shapes=shapes.shapes.some(rows))
+    options = MatchOptions(question="within", distance_m=distance_m)
+    within = Search(search.references, search.device, own).within(options)
+    return within, Batch(shapes.lat_deg[rows], shapes.lon_deg[rows], 0, distance_m)
 
 
 def _joined(

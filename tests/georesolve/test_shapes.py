@@ -14,6 +14,7 @@ import shapely
 
 import georesolve
 from georesolve import commands
+from georesolve.workers.questions import WithinShapes
 from tests import oracle
 from tests.conftest import ROOT
 
@@ -391,8 +392,10 @@ def test_the_nearest_river_of_airports():
 
 
 @pytest.mark.parametrize("k", [1, 3, 40])
-def test_the_nearest_points_of_every_shape(k):
+@pytest.mark.parametrize("most", [7, WithinShapes.made_pairs])
+def test_the_nearest_points_of_every_shape(k, most, monkeypatch):
     """By all pairs of them: the k nearest, all that are as near as the last, in their order."""
+    monkeypatch.setattr(WithinShapes, "made_pairs", most)
     rng = np.random.default_rng(5)
     lon, lat = rng.uniform(-15, 15, (2, 30))
     lon[10:14], lat[10:14] = lon[3], lat[3]
