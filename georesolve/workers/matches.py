@@ -77,7 +77,7 @@ def named(status: np.ndarray) -> pa.Array:
     """The column of statuses, which are indices into `STATUSES`, or of int16 into `FILTERED`."""
     of_filtered = status.dtype == np.int16
     names = pa.array(FILTERED) if of_filtered else _NAMED
-    return pa.DictionaryArray.from_arrays(pa.array(status.astype(np.int8)), names)
+    return pa.DictionaryArray.from_arrays(pa.array(status.astype(np.int8, copy=False)), names)
 
 
 def counted(status: np.ndarray) -> dict[str, int]:
