@@ -262,9 +262,8 @@ def inputs(case: Case, places: Path) -> tuple[Pair, Pair]:
 
 def along_the_curve(points: Pair) -> Pair:
     """The same points, neighbours together: what a peer gains from sorted observations."""
-    with scratch(points[0].size) as memory:
-        n = sort(memory._replace(points=unit_vectors(*points)), 2)
-        rows = memory.order[:n] & ROW
+    memory = scratch(points[0].size)._replace(points=unit_vectors(*points))
+    rows = memory.order[: sort(memory, 2)] & ROW
     return points[0][rows], points[1][rows]
 
 

@@ -14,7 +14,7 @@ from numba.extending import register_jitable
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.lanes_cpu import prefetch_for_write
 from georesolve.kernels.memory_cpu import kept
-from georesolve.kernels.order_cpu import ROW, Scratch, keys_of, scratch, sort
+from georesolve.kernels.order_cpu import ROW, keys_of, scratch, sort
 from georesolve.kernels.query import MAX_K, Earth
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
@@ -138,8 +138,7 @@ def build(
 ) -> tuple[np.ndarray, Tree]:
     """Make unit vectors of references, shape (n, 4), and their tree, which leaves NaN ones out."""
     vectors = unit_vectors(lat_deg, lon_deg, earth=earth)
-    with scratch(len(vectors)) as memory:
-        return vectors, _tree(vectors, memory, copies)
+    return vectors, _tree(vectors, copies)
 
 
 @register_jitable
@@ -157,8 +156,9 @@ def whole(vectors: np.ndarray, tree: Tree) -> bool:
     return bool(n == len(vectors) or n == (~np.isnan(vectors[:, 0])).sum())
 
 
-def _tree(vectors: np.ndarray, memory: Scratch, copies: bool) -> Tree:
-    order = memory.order[: sort(memory._replace(points=vectors), WIDTH) if vectors.size else 0]
+def _tree(vectors: np.ndarray, copies: bool) -> Tree:
+    memory = scratch(len(vectors))._replace(points=vectors)
+    order = memory.order[: sort(memory, WIDTH) if vectors.size else 0]
     tree = _tree_of(vectors, order)
     if copies:
         return tree

@@ -46,7 +46,6 @@ from georesolve.kernels.lanes_cpu import (
     prefetch_for_read,
 )
 from georesolve.kernels.memory_cpu import kept
-from georesolve.kernels.order_cpu import scratch
 from georesolve.kernels.packets_cpu import LANES, OnSphere, aligned_rows, search_packets
 from georesolve.kernels.query import Degrees, Found
 from georesolve.kernels.threads_cpu import in_threads, threads_for
@@ -362,11 +361,10 @@ def _fill(index: ReferenceIndex, grid: Grid, blocks: np.ndarray, table: np.ndarr
     """Find the candidates of the cells of some blocks."""
     n = blocks.size * LANES
     threads = threads_for(blocks.size, _GRAIN)
-    with scratch(n) as memory, scratch(n) as kept:
-        in_threads(_fill_corners, threads, grid, blocks, kept.points, memory.points)
-        memory.order[:] = np.arange(n)
-        limits, tally = np.full(2, NO_LIMIT), np.empty((threads, 2), np.int64)
-        walk = (index.tree, memory.points, memory.order, n, limits, tally)
-        in_threads(search_packets, threads, *walk, OnSphere())
-        at = (index.tree, index.vectors, grid, blocks, kept.points, memory.points, table)
-        in_threads(_collect, threads, *at)
+    corners, points = kept(n, 4), kept(n, 4)
+    in_threads(_fill_corners, threads, grid, blocks, corners, points)
+    limits, tally = np.full(2, NO_LIMIT), np.empty((threads, 2), np.int64)
+    in_threads(
+        search_packets, threads, index.tree, points, np.arange(n), n, limits, tally, OnSphere()
+    )
+    in_threads(_collect, threads, index.tree, index.vectors, grid, blocks, corners, points, table)

@@ -1,4 +1,4 @@
-"""Memory of indexes and answers that is used again when nobody holds it any more.
+"""Memory of sorts, indexes and answers that is used again when nobody holds it any more.
 
 The system clears every page that a process touches for the first time, which for an answer takes as
 long as a good part of its search. What an array of `kept` took goes to the next one of about its
@@ -16,8 +16,9 @@ _LINE = 64
 """Bytes of a cache line, with which all arrays begin."""
 _LEAST_BYTES = 1 << 20
 """Smaller arrays are left to the allocator, which has such pieces at hand."""
-_MOST_BYTES = 160 << 20
-"""Bytes that are kept: an answer of 2^22 observations and an index of 2^20 references."""
+_MOST_BYTES = 256 << 20
+"""Bytes that are kept: an answer of 2^22 observations, an index of 2^20 references, and what two
+sorts of as many take."""
 _free: dict[int, np.ndarray] = {}
 """By address, what waits longest first. A step of it cannot be interrupted, a loop over it can."""
 

@@ -7,7 +7,6 @@ part is then sorted by one core. Points that still have one lead get new ones, f
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from numba import njit
 
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.hilbert import NO_KEY, cell, curve_key, octahedral
-from georesolve.kernels.memory_cpu import aligned
+from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.query import Degrees, Earth
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
@@ -34,9 +33,6 @@ _SAMPLE = 512
 _PARTS_BITS = 11
 _PART_BITS = 8
 """At most so many parts of the whole, and about so many points in each."""
-_KEPT = 2
-_KEPT_POINTS = 1 << 20
-"""Memory of so many sorts stays with the process, each of at most so many points: 96 MiB."""
 _WINDOW = 1 << 20
 """Observations sorted at a time: their memory is used again for the next."""
 _INSERTION = 24
@@ -44,7 +40,7 @@ _DIGIT_BITS = 8
 
 
 class Scratch(NamedTuple):
-    """Memory of a sort, to be used again: first touch of new pages costs as much as a pass.
+    """Memory of a sort.
 
     `points` (n, 4) are the unit vectors that are sorted. `words` and `order`, int64, are the lead
     above 32 bits of row, in row order and sorted by lead.
@@ -55,22 +51,11 @@ class Scratch(NamedTuple):
     order: np.ndarray
 
 
-_kept: list[Scratch] = []
-
-
-@contextmanager
-def scratch(n: int) -> Iterator[Scratch]:
-    """Memory to sort n points; what was used before and is large enough is used again."""
-    memory = None
-    # A search in another thread may take it between a look and a grasp.
-    with suppress(IndexError):
-        memory = _kept.pop()
-    if memory is None or memory.words.size < n:
-        memory = Scratch(aligned(n, 4), np.empty(n, np.int64), np.empty(n, np.int64))
-    yield Scratch(*(array[:n] for array in memory))
-    # Not after an exception, whose traceback still has it.
-    if len(_kept) < _KEPT and memory.words.size <= _KEPT_POINTS:
-        _kept.append(memory)
+def scratch(n: int) -> Scratch:
+    """Memory to sort n points."""
+    memory = kept(6 * n)
+    words, order = memory[4 * n : 5 * n].view(np.int64), memory[5 * n :].view(np.int64)
+    return Scratch(memory[: 4 * n].reshape(n, 4), words, order)
 
 
 # Without numpy's error model a check for division by zero keeps a loop from being vectorised.
@@ -347,12 +332,12 @@ def windows(
     lat_deg, lon_deg = observations
     n = lat_deg.size
     window = min(n, window or max(_WINDOW, 2 * n_references), MAX_ROWS)
-    with scratch(window) as memory:
-        for start in range(0, n, max(window, 1)):
-            part = slice(start, min(start + window, n))
-            here = Scratch(*(array[: part.stop - start] for array in memory))
-            unit_vectors(lat_deg[part], lon_deg[part], here.points, earth=earth)
-            yield part, here
+    memory = scratch(window)
+    for start in range(0, n, max(window, 1)):
+        part = slice(start, min(start + window, n))
+        here = Scratch(*(array[: part.stop - start] for array in memory))
+        unit_vectors(lat_deg[part], lon_deg[part], here.points, earth=earth)
+        yield part, here
 
 
 def in_windows(

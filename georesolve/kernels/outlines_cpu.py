@@ -280,12 +280,12 @@ def _fill_lowest(order, items, boxes, sorted_items, nodes):  # type: ignore[no-u
 
 def _tree(items: np.ndarray, boxes: np.ndarray) -> BoxTree:
     n = len(items)
-    with scratch(n) as memory:
-        memory.points[:, :3] = boxes[:, :3] + boxes[:, 3:]
-        # The middle of what is around the globe has no direction.
-        lengths = np.linalg.norm(memory.points[:, :3], axis=1, keepdims=True)
-        memory.points[:, :3] /= np.maximum(lengths, 1e-9)
-        order = memory.order[: sort(memory, WIDTH) if n else 0].copy()
+    memory = scratch(n)
+    memory.points[:, :3] = boxes[:, :3] + boxes[:, 3:]
+    # The middle of what is around the globe has no direction.
+    lengths = np.linalg.norm(memory.points[:, :3], axis=1, keepdims=True)
+    memory.points[:, :3] /= np.maximum(lengths, 1e-9)
+    order = memory.order[: sort(memory, WIDTH) if n else 0]
     levels = levels_over(n)
     tree = BoxTree(np.empty_like(items), np.empty((levels[-1], 6, WIDTH)), levels)
     if n:

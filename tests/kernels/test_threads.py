@@ -9,8 +9,7 @@ from queue import Empty, SimpleQueue
 import numpy as np
 import pytest
 
-from georesolve.kernels import build_index, nearest, order_cpu
-from georesolve.kernels.order_cpu import scratch
+from georesolve.kernels import build_index, nearest
 from georesolve.kernels.threads_cpu import allowed, in_threads
 from tests import oracle
 from tests.kernels.point_sets import cities, sphere
@@ -147,16 +146,6 @@ def test_shares_do_not_wait_for_threads_that_have_others():
     for one in busy:
         one.join()
     assert sorted(ran) == list(range(8))
-
-
-def test_memory_of_a_sort_that_failed_is_not_used_again(monkeypatch):
-    monkeypatch.setattr(order_cpu, "_kept", [])
-    with pytest.raises(KeyboardInterrupt), scratch(10):
-        raise KeyboardInterrupt
-    assert not order_cpu._kept
-    with scratch(10):
-        pass
-    assert len(order_cpu._kept) == 1
 
 
 # Python warns of every fork of a process with threads.
