@@ -29,7 +29,7 @@ from georesolve.kernels.lanes_cpu import children_within, lowest_bit
 from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import ROW, in_windows, keys_along
-from georesolve.kernels.packets_cpu import LANES, OnEllipsoid, search_packets
+from georesolve.kernels.packets_cpu import LANES, OnEllipsoid, search_packets, take
 from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Query, steps_left
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.walk_cpu import (
@@ -225,16 +225,6 @@ def _settle(  # type: ignore[no-untyped-def]
     tally[thread] = steps
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _take_two(thread, threads, points, by_chord, beyond):  # type: ignore[no-untyped-def]
-    """Fetch what `search_packets` has written; of points that are NaN anything."""
-    n = beyond.size
-    for i in range(n * thread // threads, n * (thread + 1) // threads):
-        row = points[i, 0]
-        by_chord[i, 0] = np.int64(row) if row >= 0.0 else -1
-        beyond[i] = points[i, 2]
-
-
 def search(
     index: ReferenceIndex, observations: Degrees, query: Query, by: Search, *, measure: bool = False
 ) -> Found | Answer:
@@ -255,7 +245,7 @@ def search(
             if k == 1 and not query.exclude_self:
                 in_threads(search_packets, threads, *at, OnEllipsoid(ONE, MORE))
                 by_chord, beyond = kept(len(points), 1, dtype=np.int64), kept(len(points))
-                in_threads(_take_two, threads, points, by_chord, beyond)
+                in_threads(take, threads, points, 2, by_chord[:, 0], beyond)
             else:
                 by_chord = kept(len(points), k + 1, dtype=np.int64)
                 chord2 = kept(len(points), k + 1)

@@ -53,6 +53,7 @@ from georesolve.kernels.packets_cpu import (
     OnSphere,
     aligned_rows,
     search_packets,
+    take,
 )
 from georesolve.kernels.query import Degrees, Found, Pairs, Query, Within, steps_left
 from georesolve.kernels.singles_cpu import search_singles
@@ -274,18 +275,6 @@ def search_ranked(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def take(thread, threads, points, places, starts, least, reference, key_of):  # type: ignore[no-untyped-def]
-    """Fetch what `search_packets` has written of the observations of trees with so many of them."""
-    n = places.shape[0]
-    for i in range(n * thread // threads, n * (thread + 1) // threads):
-        tree = places[i, 0]
-        if tree >= 0 and starts[tree + 1] - starts[tree] >= least:
-            found = points[i, 0] < np.inf
-            reference[i, 0] = np.int64(points[i, 0]) if found else -1
-            key_of[i, 0] = points[i, 1] if found else np.inf
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
 def search_trees(  # type: ignore[no-untyped-def]
     thread, threads, forest, points, order, starts, least, kind, spread, exclude_self, first_row,
     most, steps_of, reference, key_of,
@@ -336,43 +325,49 @@ def search_trees(  # type: ignore[no-untyped-def]
     steps_of[thread] = steps
 
 
+@njit(inline="always")
+def _tree_for(forest, group, times, i, by_time):  # type: ignore[no-untyped-def]
+    """The tree that observation i of a group begins with, -1 for none."""
+    if not 0 <= group < forest.trees.size - 1:
+        return -1
+    low, stop = forest.trees[group], forest.trees[group + 1]
+    if low == stop:
+        return -1
+    if forest.times.shape[0] > 0:
+        least, greatest, middle = times[0][i], times[1][i], times[2][i]
+        if not by_time:
+            begin = max(least, forest.earliest[low])
+            # Not half of their sum, which may be more than 64 bits hold.
+            middle = (begin >> 1) + (min(greatest, forest.latest[stop - 1]) >> 1)
+        bucket = bucket_of(forest, low, stop, middle)
+        low = forest.buckets[bucket]
+        high = stop if bucket + 1 == stop * FINER else forest.buckets[bucket + 1] + 1
+        while high - low > 1:
+            half = (low + high) // 2
+            if forest.earliest[half] <= middle:
+                low = half
+            else:
+                high = half
+        if greatest < least:
+            return -1
+        if not by_time and (
+            greatest < forest.earliest[low]
+            or (
+                least > forest.latest[low]
+                and (low + 1 == stop or greatest < forest.earliest[low + 1])
+            )
+        ):
+            return -1
+    return low
+
+
 @njit(cache=True, nogil=True, error_model="numpy")
-def _places(thread, threads, forest, group, least, greatest, time, by_time, places):  # type: ignore[no-untyped-def]
-    """Write the tree that observations begin with, -1 for none."""
-    timed = forest.times.shape[0] > 0
+def _places(thread, threads, forest, group, times, by_time, points, places):  # type: ignore[no-untyped-def]
+    """Write the tree that observations begin with; of no tree none is found: its point is a NaN."""
     for i in range(group.size * thread // threads, group.size * (thread + 1) // threads):
-        places[i, 0] = -1
-        if not 0 <= group[i] < forest.trees.size - 1:
-            continue
-        low, stop = forest.trees[group[i]], forest.trees[group[i] + 1]
-        if low == stop:
-            continue
-        if timed:
-            middle = time[i]
-            if not by_time:
-                begin = max(least[i], forest.earliest[low])
-                # Not half of their sum, which may be more than 64 bits hold.
-                middle = (begin >> 1) + (min(greatest[i], forest.latest[stop - 1]) >> 1)
-            bucket = bucket_of(forest, low, stop, middle)
-            low = forest.buckets[bucket]
-            high = stop if bucket + 1 == stop * FINER else forest.buckets[bucket + 1] + 1
-            while high - low > 1:
-                half = (low + high) // 2
-                if forest.earliest[half] <= middle:
-                    low = half
-                else:
-                    high = half
-            if greatest[i] < least[i]:
-                continue
-            if not by_time and (
-                greatest[i] < forest.earliest[low]
-                or (
-                    least[i] > forest.latest[low]
-                    and (low + 1 == stop or greatest[i] < forest.earliest[low + 1])
-                )
-            ):
-                continue
-        places[i, 0] = low
+        places[i, 0] = _tree_for(forest, group[i], times, i, by_time)
+        if places[i, 0] < 0:
+            points[i, 0] = np.nan
 
 
 def _packets(
@@ -381,10 +376,10 @@ def _packets(
     observations: Degrees,
     filters: Filters,
     least: int = NO_LIMIT,
-) -> Iterator[tuple[slice, Packets, np.ndarray, np.ndarray, np.ndarray]]:
+) -> Iterator[tuple[slice, Packets, np.ndarray, np.ndarray]]:
     """Parts of the observations, these in packets and where those of each tree begin in the order.
 
-    And the group and the tree of each. Those of a tree that has `least` of them are in no packet.
+    And the group of each. Those of a tree that has `least` of them are in no packet.
     """
     for part, memory in windows(readable(observations), len(index.vectors)):
         group, times = filters.group[part], NO_TIMES
@@ -393,8 +388,8 @@ def _packets(
             times = tuple(one[part] for one in asked)
         places = kept(group.size, 1, dtype=np.int32)
         in_threads(
-            _places, threads_for(group.size, 1 << 13), forest, group, *times, filters.by_time,
-            places,
+            _places, threads_for(group.size, 1 << 13), forest, group, times, filters.by_time,
+            memory.points, places,
         )  # fmt: skip
         starts = sort_parts(memory, places, forest.earliest.size, LANES)
         each = np.where(np.diff(starts) < least, -(-np.diff(starts) // LANES), 0)
@@ -403,7 +398,7 @@ def _packets(
         stops = np.minimum(firsts + LANES, starts[trees + 1])
         order = memory.order[: starts[-1]]
         cut = firsts, stops, trees, times, filters.skips_own_time
-        yield part, Packets(forest, memory.points, order, *cut), starts, group, places
+        yield part, Packets(forest, memory.points, order, *cut), starts, group
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -446,9 +441,7 @@ def search(
     simple = not (timed and (several or filters.by_time or filters.skips_own_time))
     least = NO_LIMIT if brute or not simple else _LISTED if several else _PACKED
     forest = _forest(index, filters)
-    for part, packets, starts, group, places in _packets(
-        forest, index, observations, filters, least
-    ):
+    for part, packets, starts, group in _packets(forest, index, observations, filters, least):
         _, points, order, *_ = packets
         asked = query.exclude_self, query.first_row + part.start, left
         into = found.reference[part], found.key[part]
@@ -461,7 +454,7 @@ def search(
                 *asked, steps[0], *into,
             )  # fmt: skip
             if not several:
-                in_threads(take, threads, points, places, starts, least, *into)
+                in_threads(take, threads, points, 1, *(one[:, 0] for one in into))
         in_threads(
             search_ranked, threads, packets, group, filters.by_time, min(chord2, ALL), brute,
             *asked, steps[1], *into,

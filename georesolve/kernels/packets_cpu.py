@@ -293,12 +293,13 @@ def search_packets(thread, threads, tree, points, order, n, most, tally, kind): 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def take(thread, threads, points, reference, chord2):  # type: ignore[no-untyped-def]
-    """Fetch what `search_packets` has written; nothing is found for points that are NaN."""
+def take(thread, threads, points, column, reference, chord2):  # type: ignore[no-untyped-def]
+    """Fetch the rows that `search_packets` has written, and squared chords; none of a NaN."""
     start = chord2.size * thread // threads
     stop = chord2.size * (thread + 1) // threads
     points, reference, chord2 = points[start:stop], reference[start:stop], chord2[start:stop]
     for i in range(chord2.size):
         row = points[i, 0]
-        reference[i] = np.int64(row) if row >= 0.0 else -1
-        chord2[i] = points[i, 1] if row >= 0.0 else np.inf
+        found = 0.0 <= row < np.inf
+        reference[i] = np.int64(row) if found else -1
+        chord2[i] = points[i, column] if found else np.inf

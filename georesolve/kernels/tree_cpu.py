@@ -121,7 +121,7 @@ def search(
                 break
         if loop is search_packets:
             threads = threads_for(part.stop - start, _TAKE_GRAIN)
-            in_threads(take, threads, points, reference[:, 0], chord2[:, 0])
+            in_threads(take, threads, points, 1, reference[:, 0], chord2[:, 0])
         if order.size:
             rows = np.sort(order & ROW)
             rest = Degrees(lat_deg[part][rows], lon_deg[part][rows])
