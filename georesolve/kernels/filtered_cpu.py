@@ -19,11 +19,9 @@ from numba import njit
 from georesolve.kernels.boxes_cpu import ALL, NO_LIMIT, NODE_STEPS, STACK, WIDTH
 from georesolve.kernels.coordinates_cpu import readable
 from georesolve.kernels.distance import closer
-from georesolve.kernels.filters import FilteredIndex, Filters
+from georesolve.kernels.filters import GREATEST, LEAST, FilteredIndex, Filters
 from georesolve.kernels.forest_cpu import (
-    EARLIEST,
     FINER,
-    LATEST,
     TREES_DEEP,
     Forest,
     bucket_of,
@@ -99,7 +97,7 @@ def _apart(time, other):  # type: ignore[no-untyped-def]
     """How far two times are apart; beyond 64 bits the greatest that there is."""
     # Without a sign: of numbers with one, compilers take it that they never overflow.
     apart = np.uint64(max(time, other)) - np.uint64(min(time, other))
-    return np.int64(min(apart, np.uint64(LATEST)))
+    return np.int64(min(apart, np.uint64(GREATEST)))
 
 
 @njit(inline="always")
@@ -119,7 +117,7 @@ def _put(apart, chord2, row, last, a, c, r):  # type: ignore[no-untyped-def]
 @njit(inline="always")
 def _unite(lanes, windows, union):  # type: ignore[no-untyped-def]
     """Find the window of all lanes that are used."""
-    union[0], union[1] = LATEST, EARLIEST
+    union[0], union[1] = GREATEST, LEAST
     for lane in range(LANES):
         if lanes[3, lane] >= 0.0:
             union[0] = min(union[0], windows[0, lane])
@@ -163,13 +161,13 @@ def _rank(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-d
                 a = _apart(tree.times[leaf, member], windows[3, lane]) if by_time else 0
                 _put(apart[lane], chord2[lane], row[lane], last, a, c, r)
             # The list is full, and not of what is farther apart than is told.
-            if apart[lane, last] < LATEST:
+            if apart[lane, last] < GREATEST:
                 changed = True
                 if by_time:
                     # Saturated: time apart may be all that 64 bits hold.
                     own, most = windows[3, lane], apart[lane, last]
-                    least = own - most if own >= EARLIEST + most else EARLIEST
-                    greatest = own + most if own <= LATEST - most else LATEST
+                    least = own - most if own >= LEAST + most else LEAST
+                    greatest = own + most if own <= GREATEST - most else GREATEST
                     windows[0, lane] = max(windows[0, lane], least)
                     windows[1, lane] = min(windows[1, lane], greatest)
                 else:
@@ -252,7 +250,7 @@ def search_ranked(  # type: ignore[no-untyped-def]
             if timed:
                 load_window(windows, lane, times, i, skips)
             for j in range(k):
-                apart[lane, j], chord2[lane, j], row[lane, j] = LATEST, np.inf, ROW
+                apart[lane, j], chord2[lane, j], row[lane, j] = GREATEST, np.inf, ROW
         load_lanes(points, places, lanes, boxes, 0)
         if timed:
             _unite(lanes, windows, union)

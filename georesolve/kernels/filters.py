@@ -10,8 +10,9 @@ from georesolve.kernels.devices import Array, coordinate_pair, device_of, implem
 from georesolve.kernels.index import ReferenceIndex, build_index
 from georesolve.kernels.query import Degrees
 
-LEAST, GREATEST = -(1 << 63) + 1, (1 << 63) - 1
-"""Instants; the one below them is that of no time."""
+NO_TIME = -(1 << 63)
+LEAST, GREATEST = NO_TIME + 1, (1 << 63) - 1
+"""Instants."""
 MAX_ROWS = 1 << 29
 """References of an index: trees for windows hold up to twice as many, which 31 bits number."""
 _MOST_FORESTS = 4

@@ -14,13 +14,13 @@ from numba import njit
 
 from georesolve.kernels.boxes_cpu import WIDTH, Tree, fill_leaves, fill_nodes, held
 from georesolve.kernels.coordinates_cpu import unit_vectors
+from georesolve.kernels.filters import GREATEST, LEAST
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import Scratch, sort_parts
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 _LEAST_OF_A_TREE = 1 << 9
 """References that a tree has at least, if its group has as many."""
-EARLIEST, LATEST = -(1 << 63), (1 << 63) - 1
 TREES_DEEP = 16
 """Levels of a tree at most, and one."""
 FINER = 8
@@ -180,7 +180,7 @@ def forest_of(tree: Tree) -> Forest:
     return Forest(
         tree.points, tree.rows, tree.keys, tree.boxes, tree.times,
         np.array([0, held(tree)]), np.array([0, len(tree.keys)]), np.array([0, len(tree.boxes)]),
-        np.array([EARLIEST]), np.array([LATEST]), np.empty(0, np.int64), np.arange(2), True,
+        np.array([LEAST]), np.array([GREATEST]), np.empty(0, np.int64), np.arange(2), True,
     )  # fmt: skip
 
 
@@ -245,7 +245,7 @@ def grow(
     else:
         trees = np.append(0, (sizes > 0).cumsum())
         part = np.where(able, trees[group], -1).astype(np.int32)[:, None]
-        earliest, latest = np.full(trees[-1], EARLIEST), np.full(trees[-1], LATEST)
+        earliest, latest = np.full(trees[-1], LEAST), np.full(trees[-1], GREATEST)
     memory = Scratch(vectors, np.empty(part.size, np.int64), np.empty(part.size, np.int64))
     held = sort_parts(memory, part, earliest.size)
     n_leaves = -(-np.diff(held) // WIDTH)

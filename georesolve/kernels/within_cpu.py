@@ -21,7 +21,8 @@ from georesolve.kernels.boxes_cpu import NO_LIMIT, STACK, WIDTH, held
 from georesolve.kernels.coordinates_cpu import measure_part, readable
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.ellipsoid import MORE, ONE, innermost, outermost
-from georesolve.kernels.forest_cpu import EARLIEST, TREES_DEEP, Forest, forest_of, tree_of
+from georesolve.kernels.filters import NO_TIME
+from georesolve.kernels.forest_cpu import TREES_DEEP, Forest, forest_of, tree_of
 from georesolve.kernels.geodesic import geodesic_m
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.lanes_cpu import (
@@ -169,7 +170,7 @@ def _take_by_metres(kind, collector, tree, leaf, lane, able):  # type: ignore[no
 def load_window(windows, lane, times, i, skips):  # type: ignore[no-untyped-def]
     """Write the window of an observation: least, greatest, what does not count, its own time."""
     windows[0, lane], windows[1, lane] = times[0][i], times[1][i]
-    windows[2, lane] = times[2][i] if skips else EARLIEST
+    windows[2, lane] = times[2][i] if skips else NO_TIME
     windows[3, lane] = times[2][i]
 
 
