@@ -9,7 +9,7 @@ from georesolve.kernels.merge import merge
 from georesolve.kernels.nearest import find, measure, nearest
 from georesolve.kernels.query import MAX_K, Answer, Earth, Found, Pairs, Query, StepsSpent, Within
 from georesolve.kernels.shapes import ShapeIndex, Shapes, nearest_points
-from georesolve.kernels.ways import ALGORITHMS, Way, way, way_on_ellipsoid
+from georesolve.kernels.ways import ALGORITHMS, Way, way
 from georesolve.kernels.within import count_near, count_within, within
 
 __all__ = [
@@ -39,6 +39,5 @@ __all__ = [
     "nearest",
     "nearest_points",
     "way",
-    "way_on_ellipsoid",
     "within",
 ]

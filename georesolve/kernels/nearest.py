@@ -17,7 +17,7 @@ from georesolve.kernels.filters import FilteredIndex, Filters
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.query import MAX_K, Answer, Degrees, Earth, Found, Query
 from georesolve.kernels.shapes import ShapeIndex
-from georesolve.kernels.ways import ALGORITHMS, Algorithm, way, way_on_ellipsoid
+from georesolve.kernels.ways import ALGORITHMS, Algorithm, way
 
 
 def nearest(
@@ -154,12 +154,11 @@ def _search(
             index, degrees, query, filters, chord2, brute=algorithm == "brute"
         )
         return implementation(device, "coordinates").answer_of(found) if measure else found
+    sizes = degrees.lat_deg.size, index.n_references
+    chosen = way(device, *sizes, query, algorithm, earth=index.earth)
     if index.earth == "wgs84":
         search = implementation(device, "ellipsoid").search
-        sizes = degrees.lat_deg.size, index.n_references
-        by_what = way_on_ellipsoid(device, *sizes, query, algorithm).search
-        return search(index, degrees, query, by_what, measure=measure)
-    chosen = way(device, degrees.lat_deg.size, index.n_references, query, algorithm)
+        return search(index, degrees, query, chosen.search, measure=measure)
     step: Step = "brute" if chosen.search == "brute" else "tree"
     search = implementation(device, step).search
     return search(index, degrees, query, measure=measure)

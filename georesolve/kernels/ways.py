@@ -6,7 +6,7 @@ What decides was measured, and has no effect on the answer.
 from typing import Literal, NamedTuple, get_args
 
 from georesolve.kernels.devices import Device
-from georesolve.kernels.query import Query, Within
+from georesolve.kernels.query import Earth, Query, Within
 
 Algorithm = Literal["auto", "tree", "brute"]
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
@@ -53,37 +53,27 @@ def way(
     query: Query | Within,
     algorithm: Algorithm = "auto",
     *,
+    earth: Earth = "sphere",
     filtered: bool = False,
 ) -> Way:
     """Which search runs, and why.
 
-    A table of cells answers what it can, and walks the rest. On a CPU a sample of the observations
-    decides whether it is made; of equal references the tree counts those that an answer can name.
-    Where `filtered`, groups or times leave some of the references out.
+    A table of cells answers what it can, and walks the rest; on the ellipsoid it is not proven. On
+    a CPU a sample of the observations decides whether it is made; of equal references the tree
+    counts those that an answer can name. Where `filtered`, groups or times leave some out.
     """
     if algorithm == "brute":
         return Way("brute", "it was asked for")
     if filtered:
         return Way("filtered", "groups or times leave references out")
+    if earth == "wgs84":
+        return walk(device, n_observations, n_references, query)
     if algorithm == "auto" and _prefers_brute(device, n_observations, n_references, query):
         return Way("brute", "so few pairs take less time than a walk")
     if suits_cells(device, n_observations, n_references, query):
         return Way(
             "cells", f"there are {_CELLS[device][1]} or more observations for each reference"
         )
-    return walk(device, n_observations, n_references, query)
-
-
-def way_on_ellipsoid(
-    device: Device,
-    n_observations: int,
-    n_references: int,
-    query: Query | Within,
-    algorithm: Algorithm = "auto",
-) -> Way:
-    """The same on the ellipsoid, for which cells are not proven."""
-    if algorithm == "brute":
-        return Way("brute", "it was asked for")
     return walk(device, n_observations, n_references, query)
 
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from georesolve.kernels.devices import Array, Device, device_of, implementation
+from georesolve.kernels.devices import Array, Device, Step, device_of, implementation
 from georesolve.kernels.filters import Filters
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.nearest import checked
 from georesolve.kernels.query import Pairs, Within
 from georesolve.kernels.shapes import ShapeIndex
-from georesolve.kernels.ways import Algorithm, way, way_on_ellipsoid
+from georesolve.kernels.ways import Algorithm, way
 
 
 def within(
@@ -102,11 +102,9 @@ def _search(
             "the index leaves out equal references, which no answer of `nearest` can name: build "
             "it with build_index(lat_deg, lon_deg, copies=True)"
         )
-    if index.earth == "wgs84":
-        asked = Within(distances, *query)
-        by = way_on_ellipsoid(device, n, index.n_references, asked, algorithm).search
-        return getattr(implementation(device, "ellipsoid"), what)(index, degrees, asked, by)
-    asked = Within(implementation("cpu", "coordinates").chord2_within(distances), *query)
+    if index.earth == "sphere":
+        distances = implementation("cpu", "coordinates").chord2_within(distances)
+    asked = Within(distances, *query)
     if isinstance(index, ShapeIndex):
         if asked.exclude_self or asked.once:
             raise ValueError("exclude_self and once are for a set against itself, not for shapes")
@@ -115,8 +113,9 @@ def _search(
     if filters is not None:
         search = getattr(implementation(device, "filtered"), what)
         return search(index, degrees, asked, filters, algorithm == "brute")
-    chosen = way(device, n, index.n_references, asked, algorithm)
-    return getattr(implementation(device, "within"), what)(index, degrees, asked, chosen.search)
+    chosen = way(device, n, index.n_references, asked, algorithm, earth=index.earth)
+    step: Step = "within" if index.earth == "sphere" else "ellipsoid"
+    return getattr(implementation(device, step), what)(index, degrees, asked, chosen.search)
 
 
 def _distances(distance_m: Any, n: int, device: Device) -> np.ndarray:

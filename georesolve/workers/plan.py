@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from georesolve.kernels import Query, Way, Within, way, way_on_ellipsoid
+from georesolve.kernels import Query, Way, Within, way
 from georesolve.kernels.devices import Device
 from georesolve.workers.datasets import ROW_GROUP, PointSet
 from georesolve.workers.jobs import Job, MatchOptions
@@ -225,7 +225,7 @@ def way_of(n_observations: int, references: PointSet, options: MatchOptions, dev
     query: Query | Within = Query(options.k, options.exclude_self)
     if options.question == "within":
         query = Within(np.zeros(1), options.exclude_self, options.once)
-    n, filtered = references.rows, options.filters is not None
-    if options.earth != "sphere":
-        return way_on_ellipsoid(device, n_observations, n, query, options.algorithm)
-    return way(device, n_observations, n, query, options.algorithm, filtered=filtered)
+    return way(
+        device, n_observations, references.rows, query, options.algorithm,
+        earth=options.earth, filtered=options.filters is not None,
+    )  # fmt: skip
