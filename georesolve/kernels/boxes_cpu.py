@@ -27,8 +27,7 @@ ALL = 5.0
 STACK = 8 * 12
 """Nodes that wait: at most 8 at each level, and 8 ** 12 leaves are beyond any memory."""
 NODE_STEPS = 2 * WIDTH
-"""What a comparison with the boxes of a node takes, in comparisons of an observation with one
-reference by brute force, which are the steps that a walk is counted in."""
+"""Steps that a comparison with the boxes of a node counts as. A step is about half a nanosecond."""
 NO_LIMIT = 1 << 62
 """Of the steps that something may take."""
 _AHEAD = 4

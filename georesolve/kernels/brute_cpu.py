@@ -5,104 +5,44 @@ from numba import njit
 
 from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.coordinates_cpu import answer_of, readable
-from georesolve.kernels.distance import squared_chord
 from georesolve.kernels.index import ReferenceIndex
+from georesolve.kernels.lanes_cpu import lanes_near, lowest_bit
+from georesolve.kernels.packets_cpu import LANES, aligned_rows
 from georesolve.kernels.query import Answer, Degrees, Found, Query, StepsSpent
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 _GRAIN = 1 << 16
 """Pairs that are worth a thread."""
-_LANES = 16
-"""Observations that share one pass over the references: the inner loop over them vectorises."""
-
-
-@njit(inline="always")
-def _load(lat_deg, lon_deg, first, lanes):  # type: ignore[no-untyped-def]
-    for lane in range(_LANES):
-        # The last packet repeats its last observation: one loop length, no remainder loop.
-        i = min(first + lane, lat_deg.size - 1)
-        lanes[0, lane], lanes[1, lane], lanes[2, lane] = unit_vector(lat_deg[i], lon_deg[i])
-
-
-@njit(inline="always")
-def _scan(references, start, stop, lanes, best_chord2, best_row):  # type: ignore[no-untyped-def]
-    for row in range(start, stop):
-        x, y, z = references[row, 0], references[row, 1], references[row, 2]
-        for lane in range(_LANES):
-            chord2 = squared_chord(lanes[0, lane], lanes[1, lane], lanes[2, lane], x, y, z)
-            # Rows ascend, so a plain "less" leaves ties with the lowest one.
-            if chord2 < best_chord2[lane]:
-                best_chord2[lane] = chord2
-                best_row[lane] = row
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _search_one(  # type: ignore[no-untyped-def]
+def _search(  # type: ignore[no-untyped-def]
     thread, threads, references, lat_deg, lon_deg, own, reference, chord2
 ):
-    n = lat_deg.size
-    n_references = references.shape[0]
-    n_packets = (n + _LANES - 1) // _LANES
-    lanes = np.empty((3, _LANES))
-    for packet in range(n_packets * thread // threads, n_packets * (thread + 1) // threads):
-        first = packet * _LANES
-        best_chord2 = np.full(_LANES, np.inf)
-        best_row = np.full(_LANES, -1, np.int64)
-        _load(lat_deg, lon_deg, first, lanes)
-        start = 0
-        # The packet's own rows, which ascend: only there has a lane something to leave out.
-        for row in own[first : first + _LANES]:
-            if not start <= row < n_references:
-                continue
-            _scan(references, start, row, lanes, best_chord2, best_row)
-            start = row + 1
-            for lane in range(min(_LANES, n - first)):
-                if row != own[first + lane]:
-                    c = squared_chord(
-                        lanes[0, lane], lanes[1, lane], lanes[2, lane],
-                        references[row, 0], references[row, 1], references[row, 2],
-                    )  # fmt: skip
-                    if c < best_chord2[lane]:
-                        best_chord2[lane] = c
-                        best_row[lane] = row
-        _scan(references, start, n_references, lanes, best_chord2, best_row)
-        for lane in range(min(_LANES, n - first)):
-            reference[first + lane, 0] = best_row[lane]
-            chord2[first + lane, 0] = best_chord2[lane]
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _search_many(  # type: ignore[no-untyped-def]
-    thread, threads, references, lat_deg, lon_deg, own, reference, chord2
-):
+    """Write the k nearest references of observations, sixteen of which share a pass over all."""
     n, k = reference.shape
-    n_packets = (n + _LANES - 1) // _LANES
-    lanes = np.empty((3, _LANES))
+    n_packets = (n + LANES - 1) // LANES
+    lanes, chords = aligned_rows(4, LANES), aligned_rows(1, LANES)
+    points = references.reshape(references.shape[0], 4, 1)
     for packet in range(n_packets * thread // threads, n_packets * (thread + 1) // threads):
-        first = packet * _LANES
-        used = min(_LANES, n - first)
-        chords = np.empty(_LANES)
-        worst = np.full(_LANES, np.inf)
-        _load(lat_deg, lon_deg, first, lanes)
-        for i in range(first, first + used):
+        first = packet * LANES
+        used = min(LANES, n - first)
+        for lane in range(LANES):
+            # Lanes that are not used repeat the last observation, to which nothing is near.
+            i = first + min(lane, used - 1)
+            lanes[0, lane], lanes[1, lane], lanes[2, lane] = unit_vector(lat_deg[i], lon_deg[i])
+            lanes[3, lane] = np.inf if lane < used else -1.0
             for j in range(k):
-                reference[i, j] = -1
-                chord2[i, j] = np.inf
-        for row in range(references.shape[0]):
-            x, y, z = references[row, 0], references[row, 1], references[row, 2]
-            better = 0
-            for lane in range(_LANES):
-                c = squared_chord(lanes[0, lane], lanes[1, lane], lanes[2, lane], x, y, z)
-                chords[lane] = c
-                better += c < worst[lane]
-            if better == 0:
-                continue
-            for lane in range(used):
-                c = chords[lane]
-                i = first + lane
-                if not c < worst[lane] or (own.size and row == own[i]):
-                    continue
+                reference[i, j], chord2[i, j] = -1, np.inf
+        for row in range(points.shape[0]):
+            near = lanes_near(points, row, 0, lanes, chords, 0)
+            while near:
+                lane = lowest_bit(near)
+                near &= near - 1
+                c, i = chords[0, lane], first + lane
                 # Rows ascend, so behind its equals is where a candidate belongs.
+                if not c < lanes[3, lane] or (own.size and row == own[i]):
+                    continue
                 j = k - 1
                 while j > 0 and c < chord2[i, j - 1]:
                     chord2[i, j] = chord2[i, j - 1]
@@ -110,7 +50,7 @@ def _search_many(  # type: ignore[no-untyped-def]
                     j -= 1
                 chord2[i, j] = c
                 reference[i, j] = row
-                worst[lane] = chord2[i, k - 1]
+                lanes[3, lane] = chord2[i, k - 1]
 
 
 def search(
@@ -123,22 +63,15 @@ def search(
     return answer_of(found) if measure else found
 
 
-def steps_a_pair(k: int) -> float:
-    """What the comparison of a pair takes: to keep a list of several takes longer, whatever k."""
-    return 1.0 if k == 1 else 2.5
-
-
 def search_rows(
     vectors: np.ndarray, observations: Degrees, own: np.ndarray, k: int, most_steps: int | None
 ) -> Found:
-    """As `search`; observation i does not match row ``own[i]``: these ascend, or there is none."""
+    """As `search`; observation i does not match row ``own[i]``, where there are such."""
     n = observations.lat_deg.size
     threads = threads_for(len(vectors) * n, _GRAIN)
-    packets = -(-n // (_LANES * threads))
-    steps = int(len(vectors) * _LANES * packets * steps_a_pair(k))
+    steps = len(vectors) * LANES * -(-n // (LANES * threads))
     if most_steps is not None and steps > most_steps:
         raise StepsSpent(f"brute force takes {steps} steps, of which {most_steps} are left")
     found = Found(np.empty((n, k), np.int64), np.empty((n, k)))
-    loop = _search_one if k == 1 else _search_many
-    in_threads(loop, threads, vectors, *readable(observations), own, *found)
+    in_threads(_search, threads, vectors, *readable(observations), own, *found)
     return found

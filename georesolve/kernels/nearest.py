@@ -63,9 +63,9 @@ def nearest(
     algorithm : {"auto", "tree", "brute"}
         How to search. The answer is the same.
     most_steps : int, optional
-        The most work for each core, on a CPU only, `StepsSpent` beyond it. A step takes about as
-        long as brute force compares one observation with one reference: half a nanosecond of one
-        core. Where references are all equally far, each observation is compared with all.
+        The most work for each core, on a CPU only, `StepsSpent` beyond it. A step takes half a
+        nanosecond of one core at most as a rule, and brute force one for an observation and a
+        reference. Where references are all equally far, each observation is compared with all.
     filters : Filters, optional
         Groups and times of the observations, for a `FilteredIndex` alone.
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from georesolve.kernels.boxes_cpu import NO_LIMIT, Tree, build, whole
-from georesolve.kernels.brute_cpu import search_rows, steps_a_pair
+from georesolve.kernels.brute_cpu import search_rows
 from georesolve.kernels.cells_cpu import search as search_cells
 from georesolve.kernels.coordinates_cpu import answer_of, readable, unit_vectors
 from georesolve.kernels.index import ReferenceIndex
@@ -91,7 +91,7 @@ def search(
     in_metres = measure and lists and packets
     loop = search_singles if not packets else search_lists if lists else search_packets
     lanes = LANES if packets else 1
-    brute = lanes * tree.rows.size * steps_a_pair(query.k)
+    brute = lanes * tree.rows.size
     least = _LEAST_PATIENCE * lanes**0.5 * (2 + query.k / 4)
     first = max(least, _SHARES[0] * brute)
     # A few lie apart: to end their walks takes less than to compare them with all.
@@ -123,7 +123,7 @@ def search(
             threads = threads_for(part.stop - start, _TAKE_GRAIN)
             in_threads(take, threads, points, 1, reference[:, 0], chord2[:, 0])
         if order.size:
-            rows = np.sort(order & ROW)
+            rows = order & ROW
             rest = Degrees(lat_deg[part][rows], lon_deg[part][rows])
             some = _compare_all(index, rest, start + rows, query, most_steps)
             reference[rows] = some.reference

@@ -13,7 +13,9 @@ ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 Search = Literal["brute", "cells", "packets", "singles", "shapes", "filtered"]
 
 _LANES = 16
-"""Observations that a CPU's brute force compares at a time, however few fill the last."""
+_FEW_PAIRS, _FEW_PAIRS_OF_LISTS = 1 << 17, 1 << 14
+"""Observations that a CPU's brute force compares at a time, however few fill the last, and pairs up
+to which it is faster."""
 _BRUTE_REFERENCES = 1024
 _BRUTE_PAIRS = 1 << 26
 """On a GPU brute force is faster up to so many references and pairs: it neither sorts nor walks."""
@@ -123,8 +125,4 @@ def _prefers_brute(
     if isinstance(query, Within):
         return False
     pairs = n_references * _LANES * -(-n_observations // _LANES)
-    if query.k > 1:
-        return pairs <= 10_000 or n_references <= max(_LANES, query.k)
-    # A pair takes brute force 0.43 ns, an observation takes the tree 30 ns and a call 25 us more:
-    # that is where the lines cross.
-    return 0.43 * pairs <= 25_000 + 30 * n_observations
+    return pairs <= (_FEW_PAIRS_OF_LISTS if query.k > 1 else _FEW_PAIRS)
