@@ -362,6 +362,7 @@ def _tree_for(forest, group, times, i, by_time):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True, error_model="numpy")
 def _places(thread, threads, forest, group, times, by_time, points, places):  # type: ignore[no-untyped-def]
     """Write the tree that observations begin with; of no tree none is found: its point is a NaN."""
+    forest, times = borrowed((forest, times))
     for i in range(group.size * thread // threads, group.size * (thread + 1) // threads):
         places[i, 0] = _tree_for(forest, group[i], times, i, by_time)
         if places[i, 0] < 0:
@@ -445,7 +446,7 @@ def search(
         into = found.reference[part], found.key[part]
         threads = threads_for(order.size, LANES * _GRAIN)
         steps = np.zeros((2, threads), np.int64)
-        if least < NO_LIMIT:
+        if (np.diff(starts) >= least).any():
             kind = InTime(min(chord2, ALL), *packets.times[:2]) if timed else OnSphere()
             in_threads(
                 search_trees, threads, forest, points, order, starts, least, kind, spread_of(query),

@@ -300,6 +300,6 @@ def take(thread, threads, points, column, reference, chord2):  # type: ignore[no
     points, reference, chord2 = points[start:stop], reference[start:stop], chord2[start:stop]
     for i in range(chord2.size):
         row = points[i, 0]
-        found = 0.0 <= row < np.inf
+        found = row < np.inf
         reference[i] = np.int64(row) if found else -1
         chord2[i] = points[i, column] if found else np.inf

@@ -43,10 +43,6 @@ _GRAIN = 256
 """Observations that are worth a thread."""
 _TAKE_GRAIN = 1 << 15
 """Answers that are worth a thread."""
-_SHARES = (1 / 64, 1 / 16)
-"""Of the work of brute force, what an observation's walk may take before it is put off, and then
-before brute force takes it over. What is hard lies together in the order: put off, it is spread
-over all threads."""
 _LEAST_PATIENCE = 1 << 12
 """Steps of a walk that are always worth it. Sixteen observations that share one take four times as
 many, as they lie apart, and longer lists are made of more leaves."""
@@ -92,11 +88,10 @@ def search(
     loop = search_singles if not packets else search_lists if lists else search_packets
     lanes = LANES if packets else 1
     brute = lanes * tree.rows.size
-    least = _LEAST_PATIENCE * lanes**0.5 * (2 + query.k / 4)
-    first = max(least, _SHARES[0] * brute)
-    # A few lie apart: to end their walks takes less than to compare them with all.
-    second = max(first, _SHARES[1] * brute, min(3 * least, brute / 4))
-    patiences = dict.fromkeys((int(first), int(second)))
+    least = _LEAST_PATIENCE * lanes**0.5 * (2 + query.k / 6)
+    # Of the steps of brute force, what a walk may take before that takes its observations over: the
+    # more, the longer a walk for lists takes for a step.
+    patience = max(least, brute / (8 + query.k / 3))
     most_steps = NO_LIMIT if query.most_steps is None else query.most_steps
     seen = Degrees(lat_deg, lon_deg)
     for part, points, order in in_windows(seen, LANES, tree.rows.size, window):
@@ -109,21 +104,16 @@ def search(
                 chord2.fill(np.nan if in_metres else np.inf)
             into = (reference, chord2, query.exclude_self, query.first_row + start)
             into = (*into, in_metres) if packets else into
-        for patience in patiences:
-            threads = threads_for(order.size, _GRAIN)
-            limits = np.array([patience, most_steps])
-            tally = np.empty((threads, 2), np.int64)
-            at = (tree, points, order, order.size, limits, tally)
-            in_threads(loop, threads, *at, *into)
-            most_steps = steps_left(most_steps, tally[:, 0], query.most_steps)
-            order = ~order[order < 0] if tally[:, 1].any() else order[:0]
-            if not order.size:
-                break
+        threads = threads_for(order.size, _GRAIN)
+        limits = np.array([int(patience), most_steps])
+        tally = np.empty((threads, 2), np.int64)
+        in_threads(loop, threads, tree, points, order, order.size, limits, tally, *into)
+        most_steps = steps_left(most_steps, tally[:, 0], query.most_steps)
         if loop is search_packets:
             threads = threads_for(part.stop - start, _TAKE_GRAIN)
             in_threads(take, threads, points, 1, reference[:, 0], chord2[:, 0])
-        if order.size:
-            rows = order & ROW
+        if tally[:, 1].any():
+            rows = ~order[order < 0] & ROW
             rest = Degrees(lat_deg[part][rows], lon_deg[part][rows])
             some = _compare_all(index, rest, start + rows, query, most_steps)
             reference[rows] = some.reference
