@@ -60,7 +60,7 @@ from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, lo
 from georesolve.kernels.ways import spread_of
 from georesolve.kernels.within_cpu import NO_TIMES, Packets, asked_twice, load_window, search_part
 
-__all__ = ["build", "count", "pairs", "search"]
+__all__ = ["build", "count", "pairs", "placed", "search"]
 
 _GRAIN = 16
 """Packets that are worth a thread."""
@@ -408,6 +408,11 @@ def _find_widest(thread, threads, group, least, greatest, span, widest):  # type
             # Without a sign: it may be more than 63 bits hold. One more, as 0 says that none is.
             width = np.uint64(high) - np.uint64(low)
             widest[thread] = max(widest[thread], width + np.uint64(1))
+
+
+def placed(lat_deg: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Latitudes of what is of a group, of all else NaN."""
+    return np.where(group < 0, np.nan, lat_deg)
 
 
 def _forest(index: FilteredIndex, filters: Filters) -> Forest:

@@ -107,16 +107,13 @@ class FilteredIndex(ReferenceIndex):
         return build_index(lat_deg, self.degrees.lon_deg, copies=True)
 
     def restricts(self, filters: Filters) -> bool:
-        """Whether filters leave any reference out, for an observation that matches at all."""
+        """Whether filters leave any reference out; observations of no group count as others."""
         if filters.by_time or filters.skips_own_time or self.n_groups > 1:
             return True
-        if filters.least is None or filters.greatest is None or self.span is None:
+        least, greatest = filters.least, filters.greatest
+        if least is None or greatest is None or self.span is None or not least.size:
             return False
-        some = filters.group >= 0
-        return bool(
-            (some & (filters.least > self.span[0])).any()
-            or (some & (filters.greatest < self.span[1])).any()
-        )
+        return bool(least.max() > self.span[0] or greatest.min() < self.span[1])
 
 
 def build_filtered_index(

@@ -183,7 +183,7 @@ def checked(
     if isinstance(index, FilteredIndex) != (filters is not None):
         raise TypeError("filters are for an index of build_filtered_index, and it needs them")
     if isinstance(index, FilteredIndex) and filters is not None and not index.restricts(filters):
-        lat_deg = np.where(filters.group < 0, math.nan, lat_deg)
+        lat_deg = implementation(device, "filtered").placed(lat_deg, filters.group)
         index, filters = index.plain, None
     return index, Degrees(lat_deg, lon_deg), filters, device
 

@@ -110,6 +110,8 @@ _SHARE2 = {
     for places, share in {1: 0.35, 2: 0.6, 4: 0.6, 8: 0.6, 16: 0.6, 32: 1.0, 64: 1.0}.items()
 }
 """Square of the distance from the centre, in widths of its leaf, up to which a walk is shared."""
+_TIMED_SHARE2 = np.float32(1.0)
+"""The same of walks in parts of time, where neighbours that match lie farther apart."""
 _LESS = np.float32(0.25**2)
 """What is left of that once a group has proved too wide."""
 _REGISTERS = {1: 48, 2: 80, 4: 80, 8: 80, 16: 80, 32: 96, 64: 128}
@@ -142,7 +144,7 @@ def walk(places: int, fine: bool, filtering: Any = Everything) -> Any:
     bundle = _BUNDLES.get(places, 1)
     warps = _warps(places)
     patience = _PATIENCE + places
-    most_share2 = _SHARE2[places]
+    most_share2 = _TIMED_SHARE2 if timed else _SHARE2[places]
 
     @cuda.jit(cache=True, max_registers=_REGISTERS[places] + _MORE_REGISTERS * fine)
     def walk_tree(  # type: ignore[no-untyped-def]

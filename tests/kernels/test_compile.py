@@ -165,6 +165,7 @@ for kind in (OfGroup, InPart):
         f"rank_{kind.__name__}": (filtered_cuda.rank(False), (*RANKING, own)),
     }
 KERNELS |= {
+    "leave_out": (filtered_cuda.leave_out, (F8_1, I4_1, F8_1)),
     "find_parts": (filtered_cuda.find_parts, (I4_1, I8_1, I8_1, *[types.int64] * 5, I4_1)),
     "find_widths": (filtered_cuda.find_widths, (I4_1, I8_1, I8_1, *[types.int64] * 2, I8_1)),
 }
