@@ -306,14 +306,13 @@ def find_parts(  # type: ignore[no-untyped-def]
 def find_widths(group, least, greatest, earliest, latest, widths):  # type: ignore[no-untyped-def]
     """Write how wide each window is that references may be in, of all others -1.
 
-    No more than there is from the earliest to the latest, or than 63 bits hold.
+    Of each as much as lies between the earliest and the latest, and no more than 63 bits hold.
     """
-    span = min(uint64(latest) - uint64(earliest), uint64(LATEST))
     for i in range(cuda.grid(1), widths.size, cuda.gridsize(1)):
-        first, last = least[i], greatest[i]
+        first, last = max(least[i], earliest), min(greatest[i], latest)
         width = int64(-1)
-        if group[i] >= 0 and first <= last and first <= latest and earliest <= last:
-            width = int64(min(uint64(last) - uint64(first), span))
+        if group[i] >= 0 and first <= last:
+            width = int64(min(uint64(last) - uint64(first), uint64(LATEST)))
         widths[i] = width
 
 
@@ -456,9 +455,9 @@ def _contiguous(filters: Filters) -> Filters:
 
 
 def _taken(
-    index: FilteredIndex, observations: Degrees, filters: Filters, chord2: float, width: int
+    index: FilteredIndex, observations: Degrees, filters: Filters, chord2: float, width: int, n: int
 ) -> tuple[cp.ndarray, cp.ndarray, ReferenceIndex, OfGroup | InPart]:
-    """What walks take for windows up to so wide; references are no farther than a squared chord.
+    """What walks take for n windows up to so wide; references are no farther than a squared chord.
 
     Rows of observations, sorted, their unit vectors by row, the index, and the filters.
     """
@@ -466,7 +465,7 @@ def _taken(
     if not index.time.size:
         forest = index.tree
     else:
-        forest = index.trees_for(width, group.size, partial(_reaching, index))
+        forest = index.trees_for(width, n, partial(_reaching, index))
         parts = forest.n_parts, forest.length, forest.shift
         group = _codes(index, filters, filters.least, filters.greatest, *parts)
     by = group, index.n_groups * forest.n_parts
@@ -487,30 +486,35 @@ def _widths(index: FilteredIndex, filters: Filters) -> cp.ndarray:
     return widths
 
 
-def _by_width(index: FilteredIndex, filters: Filters) -> Iterator[tuple[int, Filters]]:
-    """Widths, and what those observations ask for whose windows are about so wide.
+def _by_width(index: FilteredIndex, filters: Filters) -> Iterator[tuple[int, int, Filters]]:
+    """Widths, how many windows are about so wide, and what their observations ask for.
 
     Others are of no group there.
     """
     import cupy as cp
 
+    left = filters.group.size
     if not index.time.size:
-        yield 0, filters
+        yield 0, left, filters
         return
-    widths, is_first = _widths(index, filters), True
+    widths = _widths(index, filters)
     while True:
         extremes = widths.max(), widths.view(cp.uint64).min().view(cp.int64)
         widest, narrowest = cp.stack(extremes).tolist()
         if widest < 0:
             return
-        if narrowest >= widest // _NARROW and is_first:
-            # Windows that match nothing are of no part.
-            yield widest, filters
+        least = widest // _NARROW
+        narrow = int((widths.view(cp.uint64) < least).sum()) if narrowest < least else 0
+        if narrow * WARP <= index.n_references:
+            # A few cost less among wider ones than trees of their own do.
+            least, narrow = 0, 0
+        if left - narrow == widths.size:
+            yield widest, left, filters
             return
-        is_first = False
-        now = widths >= widest // _NARROW
-        yield widest, filters._replace(group=cp.where(now, filters.group, -1))
+        now = widths >= least
+        yield widest, left - narrow, filters._replace(group=cp.where(now, filters.group, -1))
         widths[now] = -1
+        left = narrow
 
 
 def search(
@@ -534,8 +538,8 @@ def search(
         _rank(index, observations, query, filters, chord2, brute, found)
         return found
     packets = walk("cuda", n, index.n_references, query).search == "packets"
-    for turn, (width, asked) in enumerate(_by_width(index, filters)):
-        rows, vectors, plain, filtering = _taken(index, observations, asked, chord2, width)
+    for turn, (width, some, asked) in enumerate(_by_width(index, filters)):
+        rows, vectors, plain, filtering = _taken(index, observations, asked, chord2, width, some)
         if not len(plain.tree.points):
             break
         into = Found(*map(cp.empty_like, found)) if turn else found
@@ -543,9 +547,9 @@ def search(
             plain, vectors, query, into, rows=rows, width=WARP if packets else 1, filters=filtering
         )
         if turn:
-            now = asked.group >= 0
+            now = (asked.group >= 0)[:, None]
             for new, old in zip(into, found, strict=True):
-                old[now] = new[now]
+                cp.copyto(old, new, where=now)
     return found
 
 
@@ -591,7 +595,7 @@ def _seen(
         return index, seen, _filtering(index, filters, math.inf, *by_row)
     width = int(_widths(index, filters).max()) if n and index.time.size else 0
     if n and width >= 0:
-        rows, vectors, plain, filtering = _taken(index, observations, filters, math.inf, width)
+        rows, vectors, plain, filtering = _taken(index, observations, filters, math.inf, width, n)
         if len(plain.tree.points):
             return plain, (vectors.ravel(), 4, 1, n, rows, WARP), filtering
     return ReferenceIndex(index.vectors[:, :0], None), (rows, 0, 0, n, rows, 0), EVERYTHING
