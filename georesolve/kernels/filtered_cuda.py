@@ -505,7 +505,7 @@ def _by_width(index: FilteredIndex, filters: Filters) -> Iterator[tuple[int, int
             return
         least = widest // _NARROW
         narrow = int((widths.view(cp.uint64) < least).sum()) if narrowest < least else 0
-        if narrow * WARP <= index.n_references:
+        if narrow * WARP**2 <= index.n_references:
             # A few cost less among wider ones than trees of their own do.
             least, narrow = 0, 0
         if left - narrow == widths.size:
