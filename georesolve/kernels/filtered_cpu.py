@@ -424,7 +424,9 @@ def _forest(index: FilteredIndex, filters: Filters) -> Forest:
     in_threads(_find_widest, threads, *filters[:3], index.span or (0, 0), widest)
     width = int(widest.max()) - 1
     references = index.vectors, index.group, index.time, index.n_groups, 1.0
-    return cast("Forest", index.trees_for(width, filters.group.size, partial(grow, *references)))
+    # Where no window meets anything, any trees do.
+    n = filters.group.size if width >= 0 else 0
+    return cast("Forest", index.trees_for(width, n, partial(grow, *references)))
 
 
 def search(

@@ -39,11 +39,9 @@ from georesolve.kernels.boxes_cuda import (
 from georesolve.kernels.coordinates_cuda import unit_vectors
 from georesolve.kernels.descent_cuda import FromOrigin, gap_to, next_leaf
 from georesolve.kernels.distance import closer, squared_chord
-from georesolve.kernels.filters import FilteredIndex, Filters
+from georesolve.kernels.filters import GREATEST, LEAST, FilteredIndex, Filters
 from georesolve.kernels.filters_cuda import (
-    EARLIEST,
     EVERYTHING,
-    LATEST,
     Asked,
     Filtering,
     InPart,
@@ -131,7 +129,7 @@ def _apart(time, other):  # type: ignore[no-untyped-def]
     """How far two times are apart; beyond 64 bits the greatest that there is."""
     # Without a sign: of numbers with one, compilers take it that they never overflow.
     apart = uint64(max(time, other)) - uint64(min(time, other))
-    return int64(min(apart, uint64(LATEST)))
+    return int64(min(apart, uint64(GREATEST)))
 
 
 class InSpan(NamedTuple):
@@ -156,10 +154,10 @@ def _narrowed(asked, time, apart):  # type: ignore[no-untyped-def]
     """What is asked for, if it is no farther apart from a time than another time."""
     least, greatest = asked.least, asked.greatest
     # Saturated: time apart may be all that 64 bits hold, and is then not narrowed.
-    is_told = apart < int64(LATEST)
-    if is_told and time >= int64(EARLIEST) + apart:
+    is_told = apart < int64(GREATEST)
+    if is_told and time >= int64(LEAST) + apart:
         least = max(least, int64(time - apart))
-    if is_told and time <= int64(LATEST) - apart:
+    if is_told and time <= int64(GREATEST) - apart:
         greatest = min(greatest, int64(time + apart))
     return Asked(asked.group, least, greatest, asked.left_out)
 
@@ -194,7 +192,7 @@ def rank(by_time: bool) -> Any:
             return
         aparts, chords, found = all_aparts[warp], all_chords[warp], all_rows[warp]
         for half in range(2):
-            aparts[lane + half * WARP] = LATEST
+            aparts[lane + half * WARP] = GREATEST
             chords[lane + half * WARP] = math.inf
             found[lane + half * WARP] = -1.0
         cuda.syncwarp()
@@ -209,7 +207,7 @@ def rank(by_time: bool) -> Any:
             left_out_row = float64(first_row + own)
         most2 = filters.most2[0]
         reach = reach_of(root(float32(most2)), view.slack)
-        worst_apart, worst2, worst_row = int64(LATEST), math.inf, -1.0
+        worst_apart, worst2, worst_row = int64(GREATEST), math.inf, -1.0
         top = int32(starts.size - 1)
         level = top
         node = uint32(0)
@@ -312,7 +310,7 @@ def find_widths(group, least, greatest, earliest, latest, widths):  # type: igno
         first, last = max(least[i], earliest), min(greatest[i], latest)
         width = int64(-1)
         if group[i] >= 0 and first <= last:
-            width = int64(min(uint64(last) - uint64(first), uint64(LATEST)))
+            width = int64(min(uint64(last) - uint64(first), uint64(GREATEST)))
         widths[i] = width
 
 
@@ -401,7 +399,7 @@ def _reaching(index: FilteredIndex, width: int) -> Forest:
     shift = max(0, (latest - earliest).bit_length() - 61)
     begin = earliest >> shift
     span = (latest >> shift) - begin
-    width = latest - earliest if width >= LATEST else min(width, latest - earliest)
+    width = latest - earliest if width >= GREATEST else min(width, latest - earliest)
     margin = ((width >> shift) + 1) // 2 + 2 * (shift > 0)
     most = min(_MOST_CODES // index.n_groups, max(1, rows.size))
     length = max(1, 4 * margin, span // most + 1)

@@ -12,10 +12,8 @@ from numba import cuda, float32, int32, int64, uint32
 
 from georesolve.kernels.boxes_cuda import NEVER
 from georesolve.kernels.descent_cuda import gap_to
+from georesolve.kernels.filters import GREATEST, NO_TIME
 from georesolve.kernels.warp_cuda import ALL_LANES, ballot, by_type, implements
-
-LATEST = (1 << 63) - 1
-EARLIEST = -(1 << 63)
 
 
 class Everything(NamedTuple):
@@ -88,7 +86,7 @@ def _(filters, row):  # type: ignore[no-untyped-def]
 
 @implements(asked_by, InPart)
 def _(filters, row):  # type: ignore[no-untyped-def]
-    left_out = int64(EARLIEST)
+    left_out = int64(NO_TIME)
     if filters.left_out.size > 0:
         left_out = filters.left_out[row]
     return Asked(filters.group[row], filters.least[row], filters.greatest[row], left_out)
@@ -182,13 +180,13 @@ def common_to(filters, asked, member):  # type: ignore[no-untyped-def]
 
 @implements(common_to, InPart)
 def _(filters, asked, member):  # type: ignore[no-untyped-def]
-    least = asked.least if member else int64(EARLIEST)
-    greatest = asked.greatest if member else int64(LATEST)
+    least = asked.least if member else int64(NO_TIME)
+    greatest = asked.greatest if member else int64(GREATEST)
     for step in (16, 8, 4, 2, 1):
         least = max(least, cuda.shfl_xor_sync(ALL_LANES, least, step))
         greatest = min(greatest, cuda.shfl_xor_sync(ALL_LANES, greatest, step))
     if filters.left_out.size > 0:
-        greatest = int64(EARLIEST)
+        greatest = int64(NO_TIME)
     return least, greatest
 
 
