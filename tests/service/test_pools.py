@@ -168,8 +168,9 @@ def test_checks_of_a_silent_store_hold_up_no_key_check():
     )
 
     async def ask():
-        request, response = SimpleNamespace(state=None), SimpleNamespace(headers={})
-        asked = [asyncio.ensure_future(get_health(request, service, response)) for _ in range(24)]
+        app = SimpleNamespace(state=SimpleNamespace(service=service))
+        request, response = SimpleNamespace(app=app, state=None), SimpleNamespace(headers={})
+        asked = [asyncio.ensure_future(get_health(request, response)) for _ in range(24)]
         await asyncio.sleep(0)
         await pools.database(bool)
         assert not any(one.done() for one in asked)
@@ -198,7 +199,7 @@ def test_arrays_of_many_columns_are_made_a_table_by_a_thread():
     async def make(columns):
         arrays = {f"c{i}": [1] for i in range(columns)}
         inputs = MatchInputs(observations=arrays, references={})
-        await sets._made(inputs, "observations", service, Path(), is_short=True)
+        await sets.planned(inputs, "observations", service, Path(), is_short=True)
 
     asyncio.run(make(16))
     asyncio.run(make(17))
