@@ -17,6 +17,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from georesolve.service import pools
 from georesolve.service.cli import main
 from georesolve.service.clock import now
 from georesolve.service.datasets.library import Library
@@ -24,6 +25,7 @@ from georesolve.service.disk import Disk
 from georesolve.service.errors import CannotStart, KeyInUse, NoSuchDataset, OutputTaken
 from georesolve.service.jobs import endings, supervisor
 from georesolve.service.jobs.retention import Retention
+from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
 from georesolve.service.store import lease as lease_module
 from georesolve.service.store import schema
@@ -316,6 +318,29 @@ def test_a_job_ends_once(tmp_path, store):
     library.remove(row.id)
     with pytest.raises(NoSuchDataset):
         store.add_job(row, row, MatchOptions(), Delivery())
+
+
+def test_a_dismissed_job_that_waits_leaves_its_runner(tmp_path, store):
+    library, metrics = Library(store), Metrics()
+    row, _ = add(library, tmp_path, 1)
+    # Without a cluster all jobs wait.
+    looking = supervisor.Supervisor(Settings(data_dir=tmp_path / "data"), store, library, metrics)
+
+    async def look():
+        async with asyncio.timeout(30), pools.beside(looking._look_for_jobs(), "looker"):
+            jobs = [store.add_job(row, row, MatchOptions(), Delivery()) for _ in range(3)]
+            while len(looking._tasks) < 3:
+                await asyncio.sleep(0.01)
+            for id in jobs[:2]:
+                endings.dismiss(store, library, metrics, id)
+            while len(looking._tasks) > 1:
+                await asyncio.sleep(0.01)
+            assert [*looking._tasks] == jobs[2:]
+            looking._tasks[jobs[2]].cancel()
+
+    with store.changes.watched():
+        asyncio.run(look())
+    looking._threads.close()
 
 
 def test_a_job_that_is_taken_up_again_waited_until_it_first_began(tmp_path, store):

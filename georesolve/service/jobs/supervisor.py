@@ -69,6 +69,7 @@ class Supervisor:
         self._threads = pools.Pool("job", settings.concurrent_jobs)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._live: set[str] = set()
+        self._begun: set[str] = set()
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -90,9 +91,10 @@ class Supervisor:
                 self._threads.close()
 
     async def _look_for_jobs(self) -> None:
-        """Take up the jobs that are accepted, and note those that others have ended.
+        """Take up the jobs that are accepted, and let go of those that others have ended.
 
-        One that runs leaves its workers within seconds, one that waits ends when its turn comes.
+        One that runs leaves its workers within seconds. One that waits leaves the line, or a client
+        that sends and dismisses jobs would make that as long as it likes.
         """
         with self._store.changes.of(None) as changed, self._store.bell.heard(changed.set):
             while True:
@@ -102,6 +104,8 @@ class Supervisor:
                     self._live = set(live)
                     for id in [id for id in live if id not in self._tasks]:
                         self._start(id)
+                    for id in self._tasks.keys() - self._live - self._begun:
+                        self._tasks[id].cancel()
                     await changed.wait()
                 except (SQLAlchemyError, OSError, errors.Problem) as error:
                     logger.warning("accepted jobs cannot be looked for: %s", error)
@@ -145,12 +149,15 @@ class Supervisor:
             cluster = self.keeper.cluster
             if cluster is None or self.stopping:
                 return False
+            self._begun.add(row.id)
             try:
                 return await self._threads(self._attempt, row, cluster)
             except SQLAlchemyError:
                 # Its end could not be written down, so it is run again: its parts stand.
                 logger.exception("job %s: the store failed", row.id)
                 return False
+            finally:
+                self._begun.discard(row.id)
 
     def _attempt(self, row: JobRow, cluster: Cluster) -> bool:
         """Run a job; no error passes but those of the database. False when it is to run again."""
