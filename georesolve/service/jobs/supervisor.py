@@ -32,7 +32,7 @@ from georesolve.service.turns import Turns
 from georesolve.workers.cluster import Cluster
 from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.logs import about
-from georesolve.workers.manifest import Extent, Manifest
+from georesolve.workers.manifest import Manifest
 from georesolve.workers.pipeline import JobCancelled, Progress, run
 from georesolve.workers.places import OutputFailed, StoreFailed
 from georesolve.workers.plan import way_of
@@ -245,8 +245,7 @@ def _obstacle(error: Exception, cluster: Cluster) -> str | None:
 
 
 def _time_unit(result: Manifest) -> str | None:
-    first = result.parts[0]
-    with result.open(Extent(first, 0, first.size_bytes)) as file:
+    with result.reading(result.parts[0]) as file:
         schema = pq.read_schema(file)
     at = schema.get_field_index("time_apart")
     return getattr(schema.types[at], "unit", None) if at >= 0 else None
