@@ -365,6 +365,7 @@ def test_back_and_a_reload_keep_what_was_filled_in(page):
 def test_a_service_that_is_not_ready_is_asked_again(chromium, tmp_path):
     with running_service(tmp_path / "data", *NO_CLUSTER, ready=False) as client:
         for page in opened(chromium, client, refusal=503):
+            page.clock.install()
             page.goto("/?match")
             for legend in ("Observations", "References"):
                 with page.expect_response("**/datasets"):
@@ -373,6 +374,13 @@ def test_a_service_that_is_not_ready_is_asked_again(chromium, tmp_path):
             with page.expect_response("**/estimate") as answer:
                 pass
             assert answer.value.status == 503
+            # While another file is sent there is nothing to ask.
+            page.route("**/datasets", lambda _: None)
+            expect(page.get_by_text("is asked again: ")).to_be_visible()
+            put(page, "References", "others.csv", POINTS)
+            page.clock.fast_forward(3000)
+            expect(page.get_by_text("Give references first.")).to_be_visible()
+            expect(page.get_by_text("The page failed")).to_have_count(0)
 
 
 @pytest.mark.parametrize("by", ["observation", "reference"])

@@ -98,9 +98,11 @@ export async function showMatch(main, query) {
 
   // A service that starts is asked again until it is ready.
   async function estimated(signal) {
+    // Asked again as they are: once one of the sets goes, what waits here is aborted.
+    const asked = { inputs: inputs() };
     for (;;) {
       const slow = setTimeout(tell, SLOW_MS, "A sample of both sets is searched. The first time this takes some seconds.");
-      const found = await post("estimate", { inputs: inputs() }, {}, { signal }).catch((error) => error);
+      const found = await post("estimate", asked, {}, { signal }).catch((error) => error);
       clearTimeout(slow);
       if (!(found instanceof Error)) return found;
       if (found.document?.type !== NOT_READY) throw found;
