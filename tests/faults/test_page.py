@@ -418,20 +418,25 @@ def test_counts_within_a_distance(page, service, pictures, by):
     refuse_barriers(page)
 
 
-def test_columns_are_summed(page):
-    page.goto("/?match")
-    put(page, "Observations", "here.csv", b"lat,lon,place\n0,0,a\n0,1,b\n")
-    put(page, "References", "there.csv", b"lat,lon,beds,floors\n0,0.1,3,1\n0,0.2,5,2\n")
-    ask_within(page, "50000", "a count for each observation")
-    field = page.get_by_label("And sum, mean, least and largest of")
-    assert field.get_attribute("list") == "references-columns"
-    field.fill("beds, floors")
-    page.get_by_role("button", name="Match").click()
-    rows = page.get_by_role("region", name="first rows of the result")
-    cells = [row.split("\t") for row in rows.inner_text().splitlines()]
-    assert cells[0][3:7] == ["beds_sum", "beds_mean", "beds_min", "beds_max"]
-    assert cells[1][2:7] == ["2", "8", "4", "3", "5"]
-    assert cells[2][2:7] == ["0", "0", "–", "–", "–"]
+def test_columns_are_summed(chromium, service):
+    for page in opened(chromium, service, refusal=400):
+        page.goto("/?match")
+        put(page, "Observations", "here.csv", b"lat,lon,place\n0,0,a\n0,1,b\n")
+        put(page, "References", "there.csv", b"lat,lon,beds,floors\n0,0.1,3,1\n0,0.2,5,2\n")
+        ask_within(page, "50000", "a count for each observation")
+        field = page.get_by_label("And sum, mean, least and largest of")
+        assert field.get_attribute("list") == "references-columns"
+        field.fill("beds, rooms")
+        page.keyboard.press("Tab")
+        expect(page.get_by_text("no column 'rooms'")).to_be_visible()
+        expect(field).to_have_attribute("aria-invalid", "true")
+        field.fill("beds, floors")
+        page.get_by_role("button", name="Match").click()
+        rows = page.get_by_role("region", name="first rows of the result")
+        cells = [row.split("\t") for row in rows.inner_text().splitlines()]
+        assert cells[0][3:7] == ["beds_sum", "beds_mean", "beds_min", "beds_max"]
+        assert cells[1][2:7] == ["2", "8", "4", "3", "5"]
+        assert cells[2][2:7] == ["0", "0", "–", "–", "–"]
 
 
 def test_groups_and_times(chromium, service):

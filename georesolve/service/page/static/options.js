@@ -180,8 +180,12 @@ export class MatchOptions {
   // Put what was refused beside the field that it is about; returns whether there is one.
   mark(errors) {
     let found = false;
+    // What is wrong with a summary is a column that was typed, if one was.
+    const { label, field: summed } = this.fields.summed;
+    const ofSummary = label.hidden || summed.value === "" ? "summary" : "summed";
+    const nameOf = ({ pointer }) => pointer?.split("/").pop().replace(/^summary$/, ofSummary);
     for (const [name, { option, wrong, field }] of Object.entries(this.fields)) {
-      const error = errors.find((one) => one.pointer?.split("/").pop() === name);
+      const error = errors.find((one) => nameOf(one) === name);
       wrong.hidden = !error;
       wrong.textContent = error?.detail ?? "";
       if (error) field.setAttribute("aria-invalid", "true");
