@@ -101,6 +101,9 @@ def test_a_browser_saves_a_download_as_what_it_is_made_of(service):
     address = f"/jobs/{job_of(service, files=files)['id']}"
     assert finished(service, address)["status"] == "successful"
     made = registered(service, "Städte.csv", CSV + b"e,9,9\n")
+    other = registered(service, "other.csv", CSV + b"f,9,9\n")
+    away = {"name": '../"a"\\b v1.2'}
+    assert service.patch(f"/datasets/{other['id']}", json=away).status_code == 200
     for path, plain, called in (
         (f"{address}/results/matches.parquet", "matches", "Städte.csv x Städte.csv, k = 1.parquet"),
         (f"{address}/results/matches.csv", "matches", "Städte.csv x Städte.csv, k = 1.csv"),
@@ -110,6 +113,7 @@ def test_a_browser_saves_a_download_as_what_it_is_made_of(service):
             "Städte.csv x Städte.csv, k = 1 lines.geojson",
         ),
         (f"/datasets/{made['id']}/data.parquet", "data", "Städte.parquet"),
+        (f"/datasets/{other['id']}/data.parquet", "data", '.._"a"_b v1.2.parquet'),
     ):
         saved = service.get(path).raise_for_status().headers["content-disposition"]
         suffix = called.rpartition(".")[2]

@@ -356,7 +356,8 @@ async def download_dataset(id: DatasetId, library: OwnLibrary, request: Request)
         found = await store.files(look)
         opened, media_type = partial(place.open, name), PARQUET.media_type
         file = File(opened, found.size, sha256, found, media_type, "data.parquet")
-        called = re.sub(r"\.\w+$", "", row.name or row.id)
+        # That of a file has an ending; a version is none.
+        called = re.sub(r"\.[A-Za-z]\w*$", "", row.name) or row.id
         return await file_response(
             store.files, file, request, saved_as(file.name, f"{called}.parquet")
         )

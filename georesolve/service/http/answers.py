@@ -61,7 +61,9 @@ class File(NamedTuple):
 
 def saved_as(name: str, called: str) -> dict[str, str]:
     """What a program saves an answer as, and what a browser does: after what it is made of."""
-    words = f"attachment; filename=\"{name}\"; filename*=UTF-8''{quote(called, safe='')}"
+    # A program that takes it as it is must not leave its folder.
+    plain = quote(re.sub(r"[/\\]", "_", called), safe="")
+    words = f"attachment; filename=\"{name}\"; filename*=UTF-8''{plain}"
     return {"Content-Disposition": words}
 
 
