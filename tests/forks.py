@@ -5,6 +5,7 @@ module as `python -m` does, with an environment and a log of its own; what it st
 decoders and workers of its cluster, it starts as always.
 """
 
+import atexit
 import contextlib
 import gc
 import json
@@ -148,7 +149,17 @@ def _forked(requests):
         requests.send(json.dumps(answer).encode())
 
 
+def _end(codes):
+    for standard in (sys.stdout, sys.stderr):
+        standard.flush()
+    os._exit(codes[-1])
+
+
 def _main():
+    # Last of all that a process does at its end. What follows would take down all that is loaded:
+    # a fork would copy it first, for five times as long as a command takes.
+    codes = [0]
+    atexit.register(_end, codes)
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         # As `georesolve serve` does; what is loaded is never garbage.
         gc.disable()
@@ -170,7 +181,12 @@ def _main():
         gc.enable()
         if request["arguments"][:1] == ["serve"]:
             loop_guard.install()
-        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        codes.append(1)
+        try:
+            runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+            codes.append(0)
+        except SystemExit as ended:
+            codes.append(ended.code or 0)
 
 
 if __name__ == "__main__":

@@ -675,6 +675,7 @@ def test_a_database_that_is_away_is_no_error_of_the_service(tmp_path, postgres):
                 assert answer.status_code == 503, answer.text
                 assert answer.json()["type"] == "urn:georesolve:problem:not-ready"
                 assert answer.headers["retry-after"] == "2"
+            time.sleep(0.1)
         sql.execute(sa.text("ALTER DATABASE away ALLOW_CONNECTIONS true"))
         wait_until(lambda: client.get("/jobs").status_code == 200)
     admin.dispose()
