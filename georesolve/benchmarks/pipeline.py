@@ -47,7 +47,7 @@ from georesolve.benchmarks.inputs import cartesian, inputs
 from georesolve.benchmarks.machine import benchmark_parser, machine, write_figures
 from georesolve.benchmarks.service import ROOT, running, until_successful
 from georesolve.kernels.devices import Device
-from georesolve.kernels.distance import EARTH_RADIUS_M
+from georesolve.kernels.query import EARTH_RADIUS_M
 from georesolve.workers.cluster import Cluster, open_cluster
 from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows, write_dataset
 from georesolve.workers.frames import Frame, backend, read_points

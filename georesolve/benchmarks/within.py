@@ -25,7 +25,7 @@ import pyarrow as pa
 from georesolve import kernels
 from georesolve.benchmarks.inputs import Pair, cartesian, inputs
 from georesolve.benchmarks.machine import benchmark_parser, write_figures
-from georesolve.kernels.distance import EARTH_RADIUS_M
+from georesolve.kernels.query import EARTH_RADIUS_M
 
 _MEAN = 30
 """References that an observation has within the distance, on average."""

@@ -6,10 +6,10 @@ import numpy as np
 from numba import njit
 
 from georesolve.kernels.coordinates import unit_vector
-from georesolve.kernels.distance import EARTH_RADIUS_M, metres_of_chord
+from georesolve.kernels.distance import metres_of_chord
 from georesolve.kernels.geodesic import on_ellipsoid
 from georesolve.kernels.memory_cpu import kept
-from georesolve.kernels.query import Answer, Degrees, Earth, Found
+from georesolve.kernels.query import EARTH_RADIUS_M, Answer, Degrees, Earth, Found
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 
 _GRAIN = 1 << 14

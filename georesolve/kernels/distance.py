@@ -5,10 +5,8 @@ import math
 from numba import njit
 
 from georesolve.kernels.arithmetic import product, total
+from georesolve.kernels.query import EARTH_RADIUS_M
 from georesolve.kernels.trig import arcsine
-
-EARTH_RADIUS_M = 6_371_008.8
-"""Mean radius of the Earth (2a + b) / 3 of the GRS 80 ellipsoid, in metres (Moritz 2000)."""
 
 
 @njit(inline="always")

@@ -15,6 +15,8 @@ MAX_K = 64
 Earth = Literal["sphere", "wgs84"]
 EARTHS: tuple[Earth, ...] = get_args(Earth)
 """What distances are measured on: a sphere, or the ellipsoid of WGS 84."""
+EARTH_RADIUS_M = 6_371_008.8
+"""Mean radius of the Earth (2a + b) / 3 of the GRS 80 ellipsoid, in metres (Moritz 2000)."""
 LATITUDE_DEG = (-90.0, 90.0)
 LONGITUDE_DEG = (-180.0, 360.0)
 

@@ -11,8 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import shapely
 
-from georesolve.kernels.distance import EARTH_RADIUS_M
-from georesolve.kernels.query import is_valid
+from georesolve.kernels.query import EARTH_RADIUS_M, is_valid
 from georesolve.kernels.shapes import Shapes
 from georesolve.workers.datasets import ROW_GROUP, Dataset, Edging, read_rows
 

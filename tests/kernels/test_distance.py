@@ -11,7 +11,8 @@ from numba import njit
 
 from georesolve.kernels import build_index, nearest
 from georesolve.kernels.coordinates_cpu import unit_vectors
-from georesolve.kernels.distance import EARTH_RADIUS_M, metres_of_chord
+from georesolve.kernels.distance import metres_of_chord
+from georesolve.kernels.query import EARTH_RADIUS_M
 from georesolve.kernels.trig import arcsine, sine_cosine_deg
 from tests.kernels.point_sets import NASTY_LAT, NASTY_LON
 

@@ -19,8 +19,8 @@ from georesolve.kernels import (
     within_cpu,
 )
 from georesolve.kernels.coordinates_cpu import answer_of, chord2_within, unit_vectors
-from georesolve.kernels.distance import EARTH_RADIUS_M, metres_of_chord
-from georesolve.kernels.query import Degrees, Found
+from georesolve.kernels.distance import metres_of_chord
+from georesolve.kernels.query import EARTH_RADIUS_M, Degrees, Found
 from georesolve.kernels.threads_cpu import allowed
 from tests import oracle
 from tests.kernels.point_sets import SETS, cities, crowded, points, sphere
