@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pkgutil import resolve_name
@@ -43,13 +44,16 @@ class Child(NamedTuple):
 class Children:
     """Gives out processes that run a function of a module, each once.
 
-    A process ends when its pipe is closed, so also with the service. The server loads `preload`.
+    A process ends when its pipe is closed, so also with the service. The server loads `preload`,
+    and finds no package `without`.
     """
 
-    def __init__(self, work: Callable[[Connection], None], preload: list[str]) -> None:
+    def __init__(
+        self, work: Callable[[Connection], None], preload: list[str], without: str = ""
+    ) -> None:
         # A child whose parent has ended is the service's own from then on: see `run_forkserver`.
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self._work, self._preload = f"{work.__module__}:{work.__qualname__}", preload
+        self._load = f"{work.__module__}:{work.__qualname__}", preload, without
         self._server: subprocess.Popen[bytes] | None = None
         self._changing = threading.RLock()
         self._ready: deque[tuple[Connection, subprocess.Popen[bytes]]] = deque()
@@ -128,7 +132,7 @@ class Children:
         self._control.settimeout(_START_SECONDS)
         code = (
             f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import run_forkserver; "
-            f"run_forkserver({self._work!r}, {self._preload!r})"
+            f"run_forkserver(*{self._load!r})"
         )
         with other:
             # A Ctrl-C is for the service: in a group of its own the server does not hear it. Not in
@@ -171,10 +175,23 @@ class Children:
         )
 
 
-def run_forkserver(work: str, preload: list[str]) -> NoReturn:
+class _Without(MetaPathFinder):
+    """Finds no module of a name, whether it is installed or not."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        """Called by Python for each module that is not loaded."""
+        if fullname == self._name:
+            raise ModuleNotFoundError(f"no {fullname} is looked for", name=fullname)
+
+
+def run_forkserver(work: str, preload: list[str], without: str) -> NoReturn:
     """What the server does: fork a child for each pipe that comes by standard input."""
     # What a front has to do is little, and soon.
     os.nice(_NICENESS)
+    sys.meta_path.insert(0, _Without(without))
     for module in preload:
         with suppress(ImportError):
             import_module(module)

@@ -33,8 +33,12 @@ from georesolve.workers.footers import footer_start
 
 logger = logging.getLogger(__name__)
 
-_PRELOADED = ("georesolve.service.receiving.decoding", "georesolve.intake.shapes")
+# Not GDAL and PROJ: they keep a file open, whose number would be that of another in a child.
+PRELOADED = ["georesolve.service.receiving.decoding", "georesolve.intake.shapes"]
 """In the sandbox no module of ours can be loaded."""
+LEFT_OUT = "pandas"
+"""pyarrow loads it, where it finds it, with the first array that it makes, and nothing is decoded
+with it: without it decoders are ready in a little more than half of the time."""
 _ANSWER_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 16
 _LOG_LENGTH = 20_000
@@ -94,9 +98,7 @@ def open_decoders() -> Children:
     has = sandbox.available()
     if not all(has):
         logger.warning("files of strangers are decoded in half a sandbox, the kernel has %s", has)
-    # pyarrow loads pandas, where there is one, with the first array that it makes: 1 s for each.
-    # Not GDAL and PROJ: they keep a file open, whose number would be that of another in a child.
-    children = Children(serve, preload=[*_PRELOADED, "pandas"])
+    children = Children(serve, PRELOADED, LEFT_OUT)
     children.make_ready()
     return children
 
