@@ -58,13 +58,13 @@ def _taking(options: type[Options | WithinOptions]) -> Callable[[F], F]:
     def shown(function: F) -> F:
         own = signature(function)
         *first, last = own.parameters.values()
-        [keywords] = get_args(last.annotation)
+        hints = get_args(last.annotation)[0].__annotations__
         defaults: dict[str, Any] = {"first_row": None, "device": "auto", "progress": None}
         defaults |= {one.name: one.default for one in fields_of(options)}
         more = [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=default)
+            Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
             for name, default in defaults.items()
-            if name in keywords.__annotations__
+            if name in hints
         ]
         vars(function)["__signature__"] = own.replace(parameters=[*first, *more])
         return function
@@ -213,6 +213,7 @@ def _resolved(
     kind: type[Options | WithinOptions],
     observations: Any,
     references: Any,
+    /,
     *,
     first_row: int | None = None,
     device: DeviceChoice = "auto",

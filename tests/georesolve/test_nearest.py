@@ -295,6 +295,8 @@ def test_what_is_no_table():
         georesolve.nearest([1, 2], REFERENCES)
     with pytest.raises(TypeError, match=r"'max_distance' \(did you mean 'max_distance_m'"):
         georesolve.nearest(OBSERVATIONS, REFERENCES, max_distance=5)
+    with pytest.raises(TypeError, match="there is no option 'kind'"):
+        georesolve.nearest(OBSERVATIONS, REFERENCES, kind="sphere")
     with pytest.raises(TypeError, match=r"an Index has no option 'k': there are lat, .* by, time"):
         georesolve.Index(REFERENCES, k=5)
     with pytest.raises(ValueError, match=r"observations: lat and lon .* one shape \(n,\)"):
