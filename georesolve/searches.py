@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from georesolve.workers.plan import Chunk
 from georesolve.workers.questions import MADE_PAIRS, Batch, Nearest, Within, WithinShapes
 from georesolve.workers.rates import rows_a_second
 
+T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """Called with the number of observations that are resolved, and of all."""
 
@@ -49,6 +50,15 @@ def _renew() -> None:
 
 
 os.register_at_fork(after_in_child=_renew)
+
+
+def _once(made: dict[Any, T], key: Any, make: Callable[[], T]) -> T:
+    # What is there does not wait for what another thread makes.
+    if key not in made:
+        with _making:
+            if key not in made:
+                made[key] = make()
+    return made[key]
 
 
 def deserves_all_gpus(n_observations: int, n_references: int, options: MatchOptions) -> bool:
@@ -87,12 +97,14 @@ class Search:
 
         With `copies` it has all of the references at one place.
         """
-        with _making:
-            if self._index is None:
-                self._index = self._built()
-            if copies and not self._index.whole:
-                self._index = self._built(copies=True)
-            return self._index
+        index = self._index
+        if index is None or (copies and not index.whole):
+            with _making:
+                index = self._index or self._built()
+                if copies and not index.whole:
+                    index = self._built(copies=True)
+                self._index = index
+        return index
 
     def _built(self, *, copies: bool = False) -> kernels.ReferenceIndex | kernels.ShapeIndex:
         shaped = self._asking or self.references
@@ -121,21 +133,23 @@ class Search:
         references, asked = self.references, options.filters or FilterOptions()
         refuse_filters(self.earth, are_shapes=references.shapes is not None)
         names = asked.reference_by, asked.reference_time
-        with _making:
-            if names not in self._keys:
-                valid = is_valid(references.lat_deg, references.lon_deg)
-                self._keys[names] = Keys(asked, references.kept, valid)
-            return self._keys[names]
+
+        def made() -> Keys:
+            valid = is_valid(references.lat_deg, references.lon_deg)
+            return Keys(asked, references.kept, valid)
+
+        return _once(self._keys, names, made)
 
     def filtered(self, narrowed: Narrowed) -> kernels.FilteredIndex:
         """The index of the references by group and in time."""
         # Without the window, by which a worker tells some apart: another finds the same.
         key = narrowed.how[:3]
-        with _making:
-            if key not in self._filtered:
-                degrees = Degrees(*self.on_device(self.references.lat_deg, self.references.lon_deg))
-                self._filtered[key] = narrowed.built(degrees, self.device)
-            return self._filtered[key]
+
+        def made() -> kernels.FilteredIndex:
+            degrees = self.on_device(self.references.lat_deg, self.references.lon_deg)
+            return narrowed.built(Degrees(*degrees), self.device)
+
+        return _once(self._filtered, key, made)
 
     def batch(self, observations: Points, first_row: int, options: MatchOptions) -> Batch:
         """Observations, with what each may match."""

@@ -2,7 +2,8 @@
 
 import multiprocessing
 import pickle
-from threading import Event, Thread
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pandas as pd
 import pytest
@@ -108,24 +109,28 @@ def test_pools_of_processes_search(method):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_fork_does_not_wait_for_what_a_thread_was_building():
+@pytest.mark.parametrize("asked", [{}, {"by": "id"}])
+def test_neither_a_fork_nor_what_is_built_waits_for_what_a_thread_is_building(asked):
     index, is_held, is_over = georesolve.Index(REFERENCES, device="cpu"), Event(), Event()
+    built = georesolve.Index(REFERENCES, device="cpu")
+    expected = built.nearest(OBSERVATIONS, **asked)
 
     def build():
         with searches._making:
             is_held.set()
             is_over.wait()
 
-    thread = Thread(target=build)
-    thread.start()
-    try:
-        is_held.wait()
-        with multiprocessing.get_context("fork").Pool(1) as pool:
-            found = pool.apply_async(index.nearest, [OBSERVATIONS]).get(START_SECONDS)
-    finally:
-        is_over.set()
-        thread.join()
-    assert found.equals(index.nearest(OBSERVATIONS))
+    with ThreadPoolExecutor(2) as threads:
+        threads.submit(build)
+        try:
+            is_held.wait()
+            with multiprocessing.get_context("fork").Pool(1) as pool:
+                found = pool.apply_async(index.nearest, [OBSERVATIONS], asked).get(START_SECONDS)
+            again = threads.submit(built.nearest, OBSERVATIONS, **asked).result(START_SECONDS)
+        finally:
+            is_over.set()
+    assert found.equals(expected)
+    assert again.equals(expected)
 
 
 @pytest.mark.parametrize(
