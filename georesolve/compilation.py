@@ -37,7 +37,10 @@ class _Bar(event.Listener):
 
     def on_end(self, event: Any) -> None:
         """Called when it is compiled."""
-        self._depth -= 1
+        if self.bar is None:
+            # Another thread had begun with it before there was this bar.
+            return
+        self._depth = max(0, self._depth - 1)
         self.bar.update()
         if not self._depth:
             # What follows is no compilation.

@@ -5,8 +5,11 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import geopandas
+import numba
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -14,8 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyproj
 import pytest
+from numba.core import event
 
 import georesolve
+from georesolve.compilation import compiling
 from georesolve.workers.matches import STATUSES
 from tests import oracle
 from tests.conftest import ROOT, points, sphere
@@ -362,6 +367,8 @@ def test_the_first_call_loads_no_more_than_it_needs():
     """
     script = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 import georesolve
 print(sorted(sys.modules.keys() & {"numpy", "numba", "pyarrow"}))
 print(georesolve.nearest(([50.11], [8.68]), ([52.52, 48.86], [13.4, 2.35]))["reference"])
@@ -381,3 +388,22 @@ print(sorted(sys.modules.keys() & heavy))
             check=True,
         )
     assert ran.stdout.splitlines() == ["[]", "[0]", "[]"]
+
+
+def test_a_bar_that_begins_while_another_thread_compiles_is_no_error():
+    is_over, is_shown = Event(), Event()
+
+    class Waiting(event.Listener):
+        def on_start(self, event):
+            pass
+
+        def on_end(self, event):
+            is_over.set()
+            is_shown.wait()
+
+    with ThreadPoolExecutor(1) as threads, event.install_listener("numba:compile", Waiting()):
+        other = threads.submit(numba.njit(lambda x: x + 1), 1)
+        is_over.wait()
+        with compiling(shown=True):
+            is_shown.set()
+            assert other.result() == 2
