@@ -292,9 +292,13 @@ def _near_shapes(search: Search, shapes: Points, k: int) -> _Found:
     for step in np.unique(steps):
         rows = np.flatnonzero(steps == step)
         within, batch = _around(search, shapes, rows, 2.0**step)
-        for start, stop in cut_by(within.counts(batch), within.made_pairs):
+        # Few shapes, as most often, cannot have more, and then they are not counted.
+        are_few = rows.size * search.references.rows <= within.made_pairs
+        each = np.zeros(rows.size, int) if are_few else within.counts(batch)
+        for start, stop in cut_by(each, within.made_pairs):
             own = rows[start:stop]
-            within, batch = _around(search, shapes, own, 2.0**step)
+            if own.size < rows.size:
+                within, batch = _around(search, shapes, own, 2.0**step)
             starts, point, metres = within.pairs(batch)
             pairs = np.arange(own.size).repeat(np.diff(starts)), point, metres
             shape, point, metres = _as_near(k, *_whole(own.size, *pairs))
