@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import copy
+import gc
 import sys
 import threading
 import time
@@ -43,6 +44,7 @@ from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.pipeline import Progress
 from tests.conftest import (
     NO_CLUSTER,
+    START_SECONDS,
     finished,
     free_port,
     points,
@@ -634,6 +636,25 @@ def test_a_runner_that_lost_the_lease_changes_no_job(tmp_path, store):
     assert store.finish_job(job, "dismissed", "by the client")
     mine._close()
     other._close()
+
+
+def test_a_runner_that_waits_for_the_lease_has_garbage_collected(store):
+    holder, other = store.lease("holder"), Lease(store._engine, "other")
+    assert holder._take()
+
+    async def wait():
+        waiting = asyncio.create_task(other.taken())
+        while not gc.isenabled():
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+
+    gc.disable()
+    try:
+        asyncio.run(asyncio.wait_for(wait(), START_SECONDS))
+    finally:
+        gc.enable()
+    for one in (holder, other):
+        one._close()
 
 
 def test_a_service_whose_lease_another_has_waits_for_it(tmp_path, postgres):

@@ -5,6 +5,7 @@ for some seconds, so no two clocks are compared, and no write of the former hold
 """
 
 import asyncio
+import gc
 import logging
 import threading
 import time
@@ -53,6 +54,9 @@ class Lease:
                     return
             except SQLAlchemyError as error:
                 logger.warning("the lease cannot be taken: %s", error)
+            # It may wait for days, and a service starts without a collector: each look at a
+            # database that is away leaves some kilobytes of garbage.
+            gc.enable()
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _take(self) -> bool:
