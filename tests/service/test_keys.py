@@ -521,7 +521,7 @@ def test_only_holders_are_told_what_a_service_is_made_of(guarded):
 
 def test_jobs_of_keys_take_turns(guarded, device):
     _, ann, ben = guarded
-    m, n = {"cpu": (100_000, 20_000), "cuda": (500_000, 2_000_000)}[device]
+    m, n = {"cpu": (120_000, 40_000), "cuda": (500_000, 2_000_000)}[device]
     large = points(m, 1), points(n, 2)
     many = [start_job(ann, *large, algorithm="brute") for _ in range(6)]
     only = start_job(ben, points(10, 3), points(10, 4))

@@ -192,6 +192,8 @@ def test_a_client_that_is_slow_does_not_keep_it(tmp_path):
         connection.sendall(f"{head}Content-Length: 9000000\r\n\r\nlat,lon\n".encode())
         connection.sendall(b"1,2\n" * (1 << 19))
         wait_until(lambda: any(path.is_file() for path in (data_dir / "incoming").rglob("*")))
+        # There is none, which may be told later than a front answers.
+        wait_until(lambda: "the cluster cannot be opened" in client.log.read_text())
         start = client.log.stat().st_size
         client.process.terminate()
         assert client.process.wait(60) == -signal.SIGTERM
