@@ -128,7 +128,9 @@ async function draw(place, told, address, layer, kind, report, toldRow) {
   const whole = kind === "reference" && layer.shapes ? report.references_bbox : null;
   const [west, south, east, north] = whole?.[2] <= 180 ? whole : layer.bounds;
   const all = [[south, west], [north, east]];
-  map.fitBounds(all);
+  // The legend and the list of layers would cover what lies in their corners.
+  const showAll = () => map.fitBounds(all, { paddingBottomRight: [isWide ? 120 : 0, 80] });
+  showAll();
   // A result of the whole world would stand there twice, small: the poles are a way up or down.
   const once = Math.floor(Math.log2((1.25 * map.getSize().x) / TILE_PIXELS));
   if (map.getZoom() < once) map.setView(map.getCenter(), once, { animate: false });
@@ -146,9 +148,9 @@ async function draw(place, told, address, layer, kind, report, toldRow) {
   else for (const one of [tiles, singles]) one.addTo(map);
   const layers = { [kind in COUNTED ? "Counts" : "Distances"]: tiles, [kind in COUNTED ? "Single points" : "Points and lines"]: singles, ...ground };
   L.control.layers({}, layers, { collapsed: !isWide }).addTo(map);
-  const showAll = L.control({ position: "topleft" });
-  showAll.onAdd = () => element("div", { class: "leaflet-bar" }, element("a", { href: "#", role: "button", title: "Show all", "aria-label": "Show all", onclick: (event) => (event.preventDefault(), map.fitBounds(all)) }, "⤢"));
-  showAll.addTo(map);
+  const button = L.control({ position: "topleft" });
+  button.onAdd = () => element("div", { class: "leaflet-bar" }, element("a", { href: "#", role: "button", title: "Show all", "aria-label": "Show all", onclick: (event) => (event.preventDefault(), showAll()) }, "⤢"));
+  button.addTo(map);
   const key = L.control({ position: "bottomleft" });
   key.onAdd = () => element("div", { class: "key" }, keyOf(layer, kind, Boolean(rows)));
   key.addTo(map);
