@@ -1,5 +1,7 @@
 // The service's own API, at addresses relative to the page. The browser sends the key by itself.
 
+const RETRY_MS = 1000;
+
 export class Problem extends Error {
   constructor(document) {
     super(document.detail);
@@ -21,13 +23,16 @@ export const unreachable = () =>
     detail: "the connection was lost: see whether the service runs, then load the page again",
   });
 
-async function answerOf(path, options) {
+// A browser gives up what it asked for when its machine changes networks, so reading is tried twice.
+async function answerOf(path, options = {}, tries = options.method ? 1 : 2) {
   let answer;
   try {
     answer = await fetch(path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw unreachable();
+    if (tries === 1) throw unreachable();
+    await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    return answerOf(path, options, tries - 1);
   }
   if (!answer.ok) throw problemOf(answer.status, await answer.text());
   return answer;

@@ -1,5 +1,7 @@
 // What a map stands on: land, borders and the names of countries and places, drawn on canvases.
 
+import { get } from "./api.js";
+
 const SCALE = 1000; // Coordinates of world.json are thousandths of a degree, each after the one before.
 const FARTHEST = 85.0511;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -123,7 +125,7 @@ export async function groundOf(map) {
     style.zIndex = level;
     style.pointerEvents = "none";
   }
-  const world = await (await fetch(new URL("world.json", import.meta.url))).json();
+  const world = await get(new URL("world.json", import.meta.url));
   const [land, borders] = [world.land.map(shapeOf), world.borders.map(shapeOf)];
   const names = [...world.countries, ...world.places].map(nameOf).sort((one, other) => one.zoom - other.zoom);
   new Canvas((context, view) => {
