@@ -17,7 +17,7 @@ from georesolve.extras import needed
 from georesolve.intake.addresses import is_href
 from georesolve.intake.errors import InvalidOption
 from georesolve.intake.hrefs import fits, fixed_part
-from georesolve.workers.objects import SETTINGS, asked
+from georesolve.workers.storage.objects import SETTINGS, asked
 
 _SCHEMES = ("s3", "gs", "az", "https", "http")
 _VARIABLES = ("AWS_", "AZURE_", "GOOGLE_")

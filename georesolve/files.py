@@ -38,19 +38,19 @@ from georesolve.searches import (
     deserves_all_gpus,
     run_on_cluster,
 )
-from georesolve.workers.datasets import Dataset, PointSet, read_rows, recut
-from georesolve.workers.files import complete, sha256_of
-from georesolve.workers.gpus import DeviceChoice, choose_device
 from georesolve.workers.jobs import CarriedTooLong, FilterOptions, Job
-from georesolve.workers.manifest import open_matches
-from georesolve.workers.matches import NEAR
+from georesolve.workers.machine.gpus import DeviceChoice, choose_device
+from georesolve.workers.machine.threads import side_by_side
 from georesolve.workers.plan import Chunk, rows_a_group, too_wide, way_of, widths
-from georesolve.workers.questions import MADE_PAIRS, Batch
 from georesolve.workers.rates import rows_a_second
-from georesolve.workers.result import provenance
-from georesolve.workers.sampling import sampled
-from georesolve.workers.splice import Splice, encode
-from georesolve.workers.threads import side_by_side
+from georesolve.workers.results.manifest import open_matches
+from georesolve.workers.results.result import provenance
+from georesolve.workers.results.splice import Splice, encode
+from georesolve.workers.searches.matches import NEAR
+from georesolve.workers.searches.questions import MADE_PAIRS, Batch
+from georesolve.workers.searches.sampling import sampled
+from georesolve.workers.sets.datasets import Dataset, PointSet, read_rows, recut
+from georesolve.workers.storage.files import complete, sha256_of
 
 _FORMATS = {one.suffix: one.pieces for one in FORMATS}
 _COPIED_BYTES = 8 << 20

@@ -33,11 +33,11 @@ from georesolve.searches import (
     deserves_all_gpus,
     resolve_on_all_gpus,
 )
-from georesolve.workers.frames import Frame
 from georesolve.workers.jobs import MatchOptions, with_id
-from georesolve.workers.matches import STATUSES
 from georesolve.workers.plan import Chunk
-from georesolve.workers.questions import Batch
+from georesolve.workers.searches.matches import STATUSES
+from georesolve.workers.searches.questions import Batch
+from georesolve.workers.sets.frames import Frame
 
 _Part = tuple[Table, Reading, Sequence[str] | None]
 """The columns of a table that are needed, and how to read them; the names of all, if more."""

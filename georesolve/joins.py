@@ -17,10 +17,10 @@ from georesolve.intake.points import Points
 from georesolve.kernels.query import is_valid
 from georesolve.options import Options
 from georesolve.searches import Search
-from georesolve.workers.gpus import DeviceChoice
 from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.machine.gpus import DeviceChoice
 from georesolve.workers.plan import cut_by
-from georesolve.workers.questions import Batch, Within
+from georesolve.workers.searches.questions import Batch, Within
 
 if TYPE_CHECKING:
     from geopandas import GeoDataFrame

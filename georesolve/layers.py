@@ -12,8 +12,8 @@ from georesolve.extras import needed
 from georesolve.intake.geometry import geometries_of, is_wgs_84
 from georesolve.intake.representations import as_plain, plain_schema
 from georesolve.intake.sources import BATCH_ROWS
-from georesolve.workers.datasets import Coordinates, Dataset
-from georesolve.workers.files import complete
+from georesolve.workers.sets.datasets import Coordinates, Dataset
+from georesolve.workers.storage.files import complete
 
 _DRIVERS = {"gpkg": "GPKG", "fgb": "FlatGeobuf", "shp": "ESRI Shapefile"}
 """What GDAL calls formats, by their suffix."""

@@ -31,7 +31,6 @@ from georesolve.intake.columns import EVERY, Edges, OnInvalid, Reading, Role, Tr
 from georesolve.intake.errors import InvalidOption, meant
 from georesolve.kernels import MAX_K, Earth
 from georesolve.kernels.ways import Algorithm
-from georesolve.workers.durations import nanoseconds, told_length
 from georesolve.workers.jobs import (
     KINDS,
     Direction,
@@ -43,9 +42,10 @@ from georesolve.workers.jobs import (
     SummaryBy,
     about,
 )
+from georesolve.workers.searches.durations import nanoseconds, told_length
 
 if TYPE_CHECKING:
-    from georesolve.workers.datasets import PointSet
+    from georesolve.workers.sets.datasets import PointSet
 
 T = TypeVar("T", bound="_Shared")
 

@@ -11,7 +11,7 @@ from georesolve.intake.points import Points
 from georesolve.options import Options, WithinOptions
 from georesolve.searches import Search
 from georesolve.tables import kinds_of
-from georesolve.workers.gpus import DeviceChoice
+from georesolve.workers.machine.gpus import DeviceChoice
 
 Asked = Options | WithinOptions
 Match = Callable[[Any, int, Search, Asked], Any]

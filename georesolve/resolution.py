@@ -30,9 +30,9 @@ from georesolve.options import (
 )
 from georesolve.partitions import is_collection, matched_later
 from georesolve.searches import Progress, Search
-from georesolve.workers.files import complete
-from georesolve.workers.gpus import DeviceChoice
 from georesolve.workers.jobs import FilterOptions, MatchOptions, with_id
+from georesolve.workers.machine.gpus import DeviceChoice
+from georesolve.workers.storage.files import complete
 
 F = TypeVar("F", bound=Callable[..., Any])
 _OF_BOTH_TABLES = ("on_invalid", "coordinates", "edges", "densify_m")

@@ -17,16 +17,16 @@ from georesolve.intake.plausibility import refuse_filters
 from georesolve.intake.points import Points, write_points
 from georesolve.kernels.devices import Device
 from georesolve.kernels.query import Degrees, is_valid
-from georesolve.workers.filters import Keys, Narrowed
-from georesolve.workers.frames import backend_on
-from georesolve.workers.gpus import DeviceChoice, choose_device, count_gpus
-from georesolve.workers.index_files import map_index, write_index
 from georesolve.workers.jobs import FilterOptions, Job, MatchOptions
-from georesolve.workers.manifest import open_matches
-from georesolve.workers.matches import with_carried, with_near
+from georesolve.workers.machine.gpus import DeviceChoice, choose_device, count_gpus
 from georesolve.workers.plan import Chunk
-from georesolve.workers.questions import MADE_PAIRS, Batch, Nearest, Within, WithinShapes
 from georesolve.workers.rates import rows_a_second
+from georesolve.workers.results.manifest import open_matches
+from georesolve.workers.searches.filters import Keys, Narrowed
+from georesolve.workers.searches.matches import with_carried, with_near
+from georesolve.workers.searches.questions import MADE_PAIRS, Batch, Nearest, Within, WithinShapes
+from georesolve.workers.sets.frames import backend_on
+from georesolve.workers.storage.index_files import map_index, write_index
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]

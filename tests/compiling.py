@@ -21,10 +21,11 @@ from georesolve.kernels import (
 )
 from georesolve.kernels.bearing import bearings
 from georesolve.kernels.query import Degrees, Query
-from georesolve.workers import at_hand, sampling
-from georesolve.workers.datasets import Edging
+from georesolve.workers import at_hand
 from georesolve.workers.rehearsal import rehearse, spiral
-from georesolve.workers.shapes import outline_of, shapes_of
+from georesolve.workers.searches import sampling
+from georesolve.workers.sets.datasets import Edging
+from georesolve.workers.sets.shapes import outline_of, shapes_of
 
 
 def _main():

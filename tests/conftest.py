@@ -24,7 +24,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from georesolve.workers.cluster import open_cluster
-from georesolve.workers.datasets import write_dataset
+from georesolve.workers.sets.datasets import write_dataset
 from georesolve.workers.settings import ClusterSettings
 from tests.forks import ROOT, fork
 

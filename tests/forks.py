@@ -170,7 +170,7 @@ def _main():
         # fork has no other.
         import_module("georesolve.kernels.threads_cpu").allowed.threads = 1
         import_module("georesolve.workers.at_hand").prepare(None)
-        import_module("georesolve.workers.sampling").load()
+        import_module("georesolve.workers.searches.sampling").load()
         del sys.modules["georesolve.kernels.threads_cpu"].allowed.threads
         gc.freeze()
         request = _forked(requests)

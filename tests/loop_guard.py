@@ -11,7 +11,7 @@ from contextvars import ContextVar
 import sqlalchemy as sa
 
 from georesolve.service import front
-from georesolve.workers import objects, places
+from georesolve.workers.storage import objects, places
 
 MARK = "the event loop waited for"
 _EVENTS = frozenset(

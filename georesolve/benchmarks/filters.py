@@ -26,7 +26,7 @@ from georesolve.benchmarks.machine import benchmark_parser, write_figures
 from georesolve.kernels import Filters
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.devices import Device
-from georesolve.workers.frames import backend_on
+from georesolve.workers.sets.frames import backend_on
 
 _GROUPS = (1, 200, 100_000)
 _LOOPED = 200

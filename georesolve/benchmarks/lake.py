@@ -42,9 +42,9 @@ from georesolve.intake.columns import Reading
 from georesolve.intake.hrefs import Sources
 from georesolve.intake.points import Bounds
 from georesolve.workers.cluster import Cluster
-from georesolve.workers.places import Folder, Place, place_of
 from georesolve.workers.plan import CHUNKS_IN_HAND
-from georesolve.workers.sources import SourceFiles
+from georesolve.workers.sets.sources import SourceFiles
+from georesolve.workers.storage.places import Folder, Place, place_of
 
 _FILE_ROWS = 2**24
 _ROW_GROUP = 2**20

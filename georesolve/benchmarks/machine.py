@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from georesolve import __version__
-from georesolve.workers.gpus import count_gpus
+from georesolve.workers.machine.gpus import count_gpus
 
 _PACKAGES = ("dask", "numba", "numpy", "pyarrow")
 _GPU_PACKAGES = ("cudf-cu12", "cupy-cuda12x", "dask-cuda", "numba-cuda", "rmm-cu12")

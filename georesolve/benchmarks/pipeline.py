@@ -49,17 +49,17 @@ from georesolve.benchmarks.service import ROOT, running, until_successful
 from georesolve.kernels.devices import Device
 from georesolve.kernels.query import EARTH_RADIUS_M
 from georesolve.workers.cluster import Cluster, open_cluster
-from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows, write_dataset
-from georesolve.workers.frames import Frame, backend, read_points
-from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.matches import STATUSES
-from georesolve.workers.places import Folder, Place
+from georesolve.workers.machine.threads import encoders, side_by_side
 from georesolve.workers.plan import RESULT_ROW_GROUP, Chunk, chunks
+from georesolve.workers.results.splice import Encoded, Splice, encode
+from georesolve.workers.searches.matches import STATUSES
+from georesolve.workers.sets.datasets import ROW_GROUP, Dataset, read_rows, write_dataset
+from georesolve.workers.sets.frames import Frame, backend, read_points
+from georesolve.workers.sets.sources import SourceFiles
 from georesolve.workers.settings import ClusterSettings
-from georesolve.workers.sources import SourceFiles
-from georesolve.workers.splice import Encoded, Splice, encode
-from georesolve.workers.threads import encoders, side_by_side
+from georesolve.workers.storage.index_files import IndexFolder
+from georesolve.workers.storage.places import Folder, Place
 
 _ENCODING: dict[str, dict[str, Any]] = {
     "cpu": {

@@ -20,7 +20,7 @@ from georesolve import kernels
 from georesolve.benchmarks.inputs import Pair, cartesian
 from georesolve.benchmarks.problem import Prepare, Prepared, Problem
 from georesolve.workers.cluster import open_cluster
-from georesolve.workers.frames import Frame, backend
+from georesolve.workers.sets.frames import Frame, backend
 from georesolve.workers.settings import ClusterSettings
 
 _POINTS = pd.DataFrame({"lat_deg": pd.Series(dtype="f8"), "lon_deg": pd.Series(dtype="f8")})

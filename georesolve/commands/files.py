@@ -22,8 +22,8 @@ from georesolve.intake.sources import format_of
 from georesolve.options import Options, WithinOptions
 from georesolve.paths import files_at, refuse_as_target
 from georesolve.progress import progress_bar
-from georesolve.workers.gpus import NoGpuError
 from georesolve.workers.jobs import CarriedTooLong
+from georesolve.workers.machine.gpus import NoGpuError
 
 
 def run(given: argparse.Namespace) -> int:

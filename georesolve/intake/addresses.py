@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from georesolve.intake.errors import Refused, SinkNotAllowed, SourceNotAllowed
-from georesolve.workers.sources import Scheme, href_of
+from georesolve.workers.sets.sources import Scheme, href_of
 
 LONGEST = 1000
 """Characters of an address at most."""

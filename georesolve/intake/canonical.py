@@ -19,8 +19,8 @@ from georesolve.intake.plausibility import Findings
 from georesolve.intake.points import Bounds, PointTable
 from georesolve.intake.readers import read
 from georesolve.intake.sources import Source, Table
-from georesolve.workers.datasets import Dataset, write_dataset
-from georesolve.workers.widths import Width
+from georesolve.workers.sets.datasets import Dataset, write_dataset
+from georesolve.workers.sets.widths import Width
 
 _ERROR_LENGTH = 500
 _PIECE_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from georesolve.extras import needed
 from georesolve.intake.columns import Columns
 from georesolve.intake.errors import InvalidOption
 from georesolve.intake.geometry import is_wgs_84
-from georesolve.workers.numbers import degrees
+from georesolve.workers.searches.numbers import degrees
 
 
 def degrees_from(crs: Any, file: str) -> Any:

@@ -20,7 +20,7 @@ import pyarrow.csv
 from georesolve.intake.columns import find_columns
 from georesolve.intake.errors import InvalidInput, wrong
 from georesolve.intake.sources import BATCH_ROWS, CELLS_SHOWN, BadCell, Source, Table, bad_cells
-from georesolve.workers.numbers import cleaned
+from georesolve.workers.searches.numbers import cleaned
 
 _SNIFFED_BYTES = 1 << 16
 _SEPARATORS = ",;\t|"

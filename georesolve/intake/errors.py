@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-from georesolve.workers.refusals import InvalidInput as InvalidInput
-from georesolve.workers.refusals import InvalidOption as InvalidOption
-from georesolve.workers.refusals import Refused as Refused
+from georesolve.workers.sets.refusals import InvalidInput as InvalidInput
+from georesolve.workers.sets.refusals import InvalidOption as InvalidOption
+from georesolve.workers.sets.refusals import Refused as Refused
 
 
 class TooLarge(Refused, ValueError):

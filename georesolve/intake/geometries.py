@@ -14,9 +14,9 @@ import shapely
 from georesolve.intake.columns import Role
 from georesolve.intake.errors import NotRepresentable
 from georesolve.kernels.query import is_valid
-from georesolve.workers.datasets import Coordinates, Dataset, rows_of
-from georesolve.workers.matches import NEAR
-from georesolve.workers.result import Rows
+from georesolve.workers.results.result import Rows
+from georesolve.workers.searches.matches import NEAR
+from georesolve.workers.sets.datasets import Coordinates, Dataset, rows_of
 
 PointSets = Callable[[Role], Dataset]
 """Gives one of the two sets of a result; raises Refused when it is not kept any more."""

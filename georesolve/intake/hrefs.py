@@ -21,11 +21,11 @@ from georesolve.intake.addresses import Address, Prefixes
 from georesolve.intake.columns import Reading, find_columns
 from georesolve.intake.errors import InvalidInput, SourceNotAllowed, SourceUnreadable, TooLarge
 from georesolve.intake.points import Bounds
-from georesolve.workers.datasets import ROW_GROUP, Dataset, stored_and_encoded
-from georesolve.workers.numbers import check_numeric
-from georesolve.workers.objects import ObjectFile, objects_below
-from georesolve.workers.sources import Scheme, SourceFile, SourceFiles, handle_of, href_of
-from georesolve.workers.widths import Width, value_bytes
+from georesolve.workers.searches.numbers import check_numeric
+from georesolve.workers.sets.datasets import ROW_GROUP, Dataset, stored_and_encoded
+from georesolve.workers.sets.sources import Scheme, SourceFile, SourceFiles, handle_of, href_of
+from georesolve.workers.sets.widths import Width, value_bytes
+from georesolve.workers.storage.objects import ObjectFile, objects_below
 
 _SUFFIXES = (".parquet", ".parq", ".pq", ".geoparquet")
 _MOST_FILES = 10_000

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from georesolve.intake.columns import Columns, OnInvalid, Reading, listed
 from georesolve.intake.errors import InvalidInput, InvalidOption, wrong
-from georesolve.workers.datasets import Dataset, PointSet
-from georesolve.workers.evidence import Evidence, InvalidRow
+from georesolve.workers.sets.datasets import Dataset, PointSet
+from georesolve.workers.sets.evidence import Evidence, InvalidRow
 
 if TYPE_CHECKING:
     # What decodes files loads no more than it needs.

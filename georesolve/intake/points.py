@@ -27,9 +27,9 @@ from georesolve.intake.geometry import (
 )
 from georesolve.intake.plausibility import Findings
 from georesolve.intake.sources import Table
-from georesolve.workers.datasets import Dataset, PointSet, geo, write_dataset
-from georesolve.workers.evidence import Evidence, slices
-from georesolve.workers.numbers import check_numeric, degrees
+from georesolve.workers.searches.numbers import check_numeric, degrees
+from georesolve.workers.sets.datasets import Dataset, PointSet, geo, write_dataset
+from georesolve.workers.sets.evidence import Evidence, slices
 
 if TYPE_CHECKING:
     from georesolve.kernels import Shapes

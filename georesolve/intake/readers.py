@@ -23,7 +23,7 @@ from georesolve.intake.features import read_geojson
 from georesolve.intake.geometry import geometries_of
 from georesolve.intake.layers import read_layer, refuse_layer
 from georesolve.intake.sources import BATCH_ROWS, InputFormat, Range, Source, Table
-from georesolve.workers.datasets import ROW_GROUP, streamed
+from georesolve.workers.sets.datasets import ROW_GROUP, streamed
 
 _FEWEST_ROWS = 2 * ROW_GROUP
 _GROUP_BYTES = 1 << 26
@@ -75,7 +75,7 @@ def _batches(
         yield from file.iter_batches(BATCH_ROWS, columns=names)
         return
     # What decodes files of strangers loads no compiler.
-    from georesolve.workers.threads import side_by_side
+    from georesolve.workers.machine.threads import side_by_side
 
     def decoded(group: int) -> list[pa.RecordBatch]:
         # One file is not to be read by several threads.

@@ -21,8 +21,8 @@ import shapely
 from georesolve.intake.errors import NotRepresentable, RowTooWide
 from georesolve.intake.geometries import Geometries, PointSets, Shapes, joined
 from georesolve.intake.geometry import geometries_of
-from georesolve.workers.result import Rows
-from georesolve.workers.widths import value_bytes
+from georesolve.workers.results.result import Rows
+from georesolve.workers.sets.widths import value_bytes
 
 _BATCH_ROWS = 8_192
 _BATCH_BYTES = 4 << 20

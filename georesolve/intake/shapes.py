@@ -10,9 +10,9 @@ from georesolve.intake.columns import Edges, Reading
 from georesolve.intake.errors import InvalidInput, wrong_geometry
 from georesolve.kernels.query import is_valid
 from georesolve.kernels.shapes import Shapes
-from georesolve.workers.datasets import Edging, Outlines
-from georesolve.workers.evidence import Evidence
-from georesolve.workers.shapes import outline_of, shapes_of, together
+from georesolve.workers.sets.datasets import Edging, Outlines
+from georesolve.workers.sets.evidence import Evidence
+from georesolve.workers.sets.shapes import outline_of, shapes_of, together
 
 FINEST_M = 1e-3
 """As near arcs may have to follow edges: an edge of 10 degrees is 100 000 of them then."""

@@ -36,7 +36,7 @@ from georesolve.service.store.checks import Checks
 from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns
-from georesolve.workers.memory import keep_what_is_loaded
+from georesolve.workers.machine.memory import keep_what_is_loaded
 
 _DESCRIPTION = """\
 For every geospatial observation, the nearest reference point on a sphere: exact in float64, the \

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from georesolve.intake import errors as intake
-from georesolve.workers import refusals
+from georesolve.workers.sets import refusals
 
 PROBLEM_JSON = "application/problem+json"
 _ERRORS_SHOWN = 10

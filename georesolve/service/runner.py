@@ -18,7 +18,7 @@ from georesolve.service.jobs.supervisor import Supervisor
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
 from georesolve.service.store.store import Store
-from georesolve.workers.memory import keep_what_is_loaded
+from georesolve.workers.machine.memory import keep_what_is_loaded
 
 logger = logging.getLogger(__name__)
 

@@ -27,9 +27,9 @@ from georesolve.service.settings import Settings
 from georesolve.service.store.identity import Ownership, owned
 from georesolve.service.store.store import Store
 from georesolve.workers.encryption import why_no_tls
-from georesolve.workers.gpus import NoGpuError, choose_device
-from georesolve.workers.logs import configure_log
-from georesolve.workers.places import StoreFailed
+from georesolve.workers.machine.gpus import NoGpuError, choose_device
+from georesolve.workers.machine.logs import configure_log
+from georesolve.workers.storage.places import StoreFailed
 
 logger = logging.getLogger(__name__)
 

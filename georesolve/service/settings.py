@@ -13,9 +13,9 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from georesolve.intake.addresses import address_of, prefixes_of
-from georesolve.workers.logs import LogFormat
+from georesolve.workers.machine.logs import LogFormat
+from georesolve.workers.sets.sources import Scheme, href_of
 from georesolve.workers.settings import ClusterOptions, ClusterSettings
-from georesolve.workers.sources import Scheme, href_of
 
 SECRETS = Path("/run/secrets")
 """Where containers find secrets: a file named as the variable of a setting holds its value."""

@@ -12,18 +12,18 @@ from pydantic import TypeAdapter
 
 from georesolve.kernels.devices import Device
 from georesolve.workers.estimate import result_bytes, size_of_dataset
-from georesolve.workers.evidence import Evidence
-from georesolve.workers.footers import Growing, Movable
 from georesolve.workers.jobs import Job
-from georesolve.workers.manifest import Manifest, write_manifest
-from georesolve.workers.parts import Part, part_name
-from georesolve.workers.places import named
+from georesolve.workers.machine.threads import side_by_side
 from georesolve.workers.plan import Chunk, chunks_of_pairs, is_edge, rows_a_group
-from georesolve.workers.refusals import ResultTooLarge
-from georesolve.workers.result import opened, provenance
-from georesolve.workers.sources import SourceFiles
-from georesolve.workers.splice import Splice, encode, footer_of
-from georesolve.workers.threads import side_by_side
+from georesolve.workers.results.manifest import Manifest, write_manifest
+from georesolve.workers.results.parts import Part, part_name
+from georesolve.workers.results.result import opened, provenance
+from georesolve.workers.results.splice import Splice, encode, footer_of
+from georesolve.workers.sets.evidence import Evidence
+from georesolve.workers.sets.refusals import ResultTooLarge
+from georesolve.workers.sets.sources import SourceFiles
+from georesolve.workers.storage.footers import Growing, Movable
+from georesolve.workers.storage.places import named
 
 _EVIDENCE = TypeAdapter(Evidence)
 _OfFooter = tuple[Part, list[Movable]]

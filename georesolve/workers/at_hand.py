@@ -17,17 +17,12 @@ from distributed.system import MEMORY_LIMIT
 from georesolve.kernels import StepsSpent
 from georesolve.kernels.threads_cpu import allowed
 from georesolve.kernels.ways import Algorithm
-from georesolve.workers.carried import carried
-from georesolve.workers.datasets import ROW_GROUP, Dataset, InMemory
-from georesolve.workers.filters import check_filters
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
-from georesolve.workers.memory import set_memory
+from georesolve.workers.machine.memory import set_memory
 from georesolve.workers.plan import Chunk, rows_a_group
-from georesolve.workers.questions import Within
 from georesolve.workers.rates import quickly_indexed, rows_a_second
-from georesolve.workers.references import forget_all, is_resident, pieces, resident_column
 from georesolve.workers.rehearsal import spiral_set
-from georesolve.workers.result import (
+from georesolve.workers.results.result import (
     Rows,
     TableRows,
     geometries,
@@ -35,8 +30,13 @@ from georesolve.workers.result import (
     provenance,
     write_rows,
 )
-from georesolve.workers.search import batch_of, question_of
-from georesolve.workers.sources import SourceFiles
+from georesolve.workers.searches.carried import carried
+from georesolve.workers.searches.filters import check_filters
+from georesolve.workers.searches.questions import Within
+from georesolve.workers.searches.references import forget_all, is_resident, pieces, resident_column
+from georesolve.workers.searches.search import batch_of, question_of
+from georesolve.workers.sets.datasets import ROW_GROUP, Dataset, InMemory
+from georesolve.workers.sets.sources import SourceFiles
 
 logger = logging.getLogger(__name__)
 

@@ -22,11 +22,11 @@ from tornado.httputil import HTTPServerRequest
 from tornado.routing import Matcher, Rule, RuleRouter
 
 from georesolve.kernels.devices import Device
-from georesolve.workers import sampling
 from georesolve.workers.encryption import throw_away_security, why_no_tls
-from georesolve.workers.gpus import choose_device, count_gpus
+from georesolve.workers.machine.gpus import choose_device, count_gpus
 from georesolve.workers.plan import CHUNKS_IN_HAND
 from georesolve.workers.plugin import Warmup
+from georesolve.workers.searches import sampling
 from georesolve.workers.settings import ClusterSettings
 
 logger = logging.getLogger(__name__)

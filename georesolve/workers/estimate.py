@@ -13,10 +13,9 @@ from distributed import Client
 
 from georesolve.kernels.cache import kinds_compiled
 from georesolve.kernels.devices import Device
-from georesolve.workers import memory
 from georesolve.workers.cluster import Cluster
-from georesolve.workers.datasets import ColumnSize, Dataset, column_sizes
 from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.machine import memory
 from georesolve.workers.plan import (
     CHUNKS_IN_HAND,
     chunk_starts,
@@ -25,7 +24,8 @@ from georesolve.workers.plan import (
     widths,
 )
 from georesolve.workers.rates import rows_a_second
-from georesolve.workers.widths import Carried, Width
+from georesolve.workers.sets.datasets import ColumnSize, Dataset, column_sizes
+from georesolve.workers.sets.widths import Carried, Width
 
 
 class _Rates(NamedTuple):

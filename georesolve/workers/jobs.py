@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from georesolve.kernels import MAX_K, Earth
 from georesolve.kernels.ways import Algorithm
-from georesolve.workers.places import Folder, Home, Place, own_place, place_of_parts
+from georesolve.workers.storage.places import Folder, Home, Place, own_place, place_of_parts
 
 if TYPE_CHECKING:
-    from georesolve.workers.datasets import Dataset, PointSet
-    from georesolve.workers.index_files import IndexFolder
+    from georesolve.workers.sets.datasets import Dataset, PointSet
+    from georesolve.workers.storage.index_files import IndexFolder
 
 S = TypeVar("S")
 

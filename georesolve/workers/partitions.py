@@ -16,13 +16,10 @@ from distributed import get_worker
 
 from georesolve import __version__
 from georesolve.kernels.cache import compiled_seconds, note_compiled
-from georesolve.workers.carried import Reader, carried, reader
-from georesolve.workers.datasets import recut
-from georesolve.workers.evidence import Evidence
-from georesolve.workers.frames import backend
 from georesolve.workers.jobs import Job
-from georesolve.workers.matches import FILTERED, STATUSES
-from georesolve.workers.parts import (
+from georesolve.workers.machine.threads import encoders, side_by_side
+from georesolve.workers.plan import Chunk, Run, cut_by, rows_a_group
+from georesolve.workers.results.parts import (
     Part,
     is_whole,
     part_name,
@@ -30,13 +27,22 @@ from georesolve.workers.parts import (
     record_name,
     write_record,
 )
-from georesolve.workers.places import StoreFailed
-from georesolve.workers.plan import Chunk, Run, cut_by, rows_a_group
-from georesolve.workers.questions import MADE_PAIRS, Within
-from georesolve.workers.result import opened, provenance
-from georesolve.workers.search import WrongAnswer, batch_of, device_in_use, question_of, verify
-from georesolve.workers.splice import Encoded, Splice, encode
-from georesolve.workers.threads import encoders, side_by_side
+from georesolve.workers.results.result import opened, provenance
+from georesolve.workers.results.splice import Encoded, Splice, encode
+from georesolve.workers.searches.carried import Reader, carried, reader
+from georesolve.workers.searches.matches import FILTERED, STATUSES
+from georesolve.workers.searches.questions import MADE_PAIRS, Within
+from georesolve.workers.searches.search import (
+    WrongAnswer,
+    batch_of,
+    device_in_use,
+    question_of,
+    verify,
+)
+from georesolve.workers.sets.datasets import recut
+from georesolve.workers.sets.evidence import Evidence
+from georesolve.workers.sets.frames import backend
+from georesolve.workers.storage.places import StoreFailed
 
 logger = logging.getLogger(__name__)
 

@@ -17,18 +17,18 @@ from distributed.scheduler import KilledWorker
 
 from georesolve.workers.assembly import Assembly
 from georesolve.workers.cluster import Cluster
-from georesolve.workers.evidence import Evidence
 from georesolve.workers.jobs import CarriedTooLong, Job
-from georesolve.workers.manifest import Manifest
+from georesolve.workers.machine.threads import side_by_side
 from georesolve.workers.partitions import RUN, bounds, resolve, resolve_run, standing_record
-from georesolve.workers.parts import read_record, record_name
-from georesolve.workers.places import OutputFailed, named
 from georesolve.workers.plan import CHUNKS_IN_HAND, Chunk, Run, chunks, next_run, too_wide, widths
 from georesolve.workers.plugin import READY
 from georesolve.workers.rates import takes_long
-from georesolve.workers.sampling import compared
+from georesolve.workers.results.manifest import Manifest
+from georesolve.workers.results.parts import read_record, record_name
+from georesolve.workers.searches.sampling import compared
+from georesolve.workers.sets.evidence import Evidence
+from georesolve.workers.storage.places import OutputFailed, named
 from georesolve.workers.suspects import Suspects
-from georesolve.workers.threads import side_by_side
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from georesolve.kernels import Query, Way, Within, way
 from georesolve.kernels.devices import Device
-from georesolve.workers.datasets import ROW_GROUP, PointSet
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.rates import rows_a_second
-from georesolve.workers.widths import NOTHING, Carried
+from georesolve.workers.sets.datasets import ROW_GROUP, PointSet
+from georesolve.workers.sets.widths import NOTHING, Carried
 
 RESULT_ROW_GROUP = 131_072
 """Rows that a row group of the result has at most: part of its bytes."""

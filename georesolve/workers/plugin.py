@@ -13,11 +13,11 @@ from distributed import Worker, WorkerPlugin
 
 from georesolve import kernels
 from georesolve.kernels.devices import Device
-from georesolve.workers.frames import backend_on
-from georesolve.workers.gpus import DeviceChoice, choose_device
-from georesolve.workers.logs import LogFormat, configure_log
-from georesolve.workers.memory import keep_what_is_loaded, set_memory
+from georesolve.workers.machine.gpus import DeviceChoice, choose_device
+from georesolve.workers.machine.logs import LogFormat, configure_log
+from georesolve.workers.machine.memory import keep_what_is_loaded, set_memory
 from georesolve.workers.rehearsal import rehearse, spiral
+from georesolve.workers.sets.frames import backend_on
 
 logger = logging.getLogger(__name__)
 

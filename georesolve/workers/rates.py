@@ -4,8 +4,8 @@ It sets the size of chunks, and whether a request is answered at hand or as a jo
 """
 
 from georesolve.kernels.devices import Device
-from georesolve.workers.datasets import ROW_GROUP, PointSet
 from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.sets.datasets import ROW_GROUP, PointSet
 
 # Of one core and of one GPU.
 _TREE_ROWS_A_SECOND: dict[Device, float] = {"cpu": 8e6, "cuda": 1e8}

@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from georesolve.kernels.cache import note_compiled
 from georesolve.kernels.devices import Device
-from georesolve.workers.datasets import ROW_GROUP, Dataset, write_dataset
 from georesolve.workers.jobs import Job, MatchOptions
-from georesolve.workers.memory import in_pieces
+from georesolve.workers.machine.memory import in_pieces
 from georesolve.workers.partitions import resolve
 from georesolve.workers.plan import Chunk
-from georesolve.workers.references import forget_all
-from georesolve.workers.search import rehearsing
+from georesolve.workers.searches.references import forget_all
+from georesolve.workers.searches.search import rehearsing
+from georesolve.workers.sets.datasets import ROW_GROUP, Dataset, write_dataset
 
 A_PIECE = ROW_GROUP
 """References that are to be searched at a time in a rehearsal."""

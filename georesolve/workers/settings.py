@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from georesolve.workers.gpus import DeviceChoice
-from georesolve.workers.logs import LogFormat
+from georesolve.workers.machine.gpus import DeviceChoice
+from georesolve.workers.machine.logs import LogFormat
 
 
 class ClusterOptions(BaseModel):

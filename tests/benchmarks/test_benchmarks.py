@@ -29,9 +29,9 @@ from georesolve.benchmarks import (
 )
 from georesolve.benchmarks.spatialbench import __main__ as spatialbench
 from georesolve.workers.jobs import Job, MatchOptions
-from georesolve.workers.manifest import open_matches
 from georesolve.workers.pipeline import run
-from georesolve.workers.places import Folder
+from georesolve.workers.results.manifest import open_matches
+from georesolve.workers.storage.places import Folder
 from tests.conftest import points, sphere
 
 

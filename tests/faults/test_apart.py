@@ -18,7 +18,7 @@ from georesolve.service.jobs.retention import Retention
 from georesolve.service.settings import Settings
 from georesolve.service.store.rows import DatasetRow
 from georesolve.service.store.store import Store
-from georesolve.workers.objects import object_store
+from georesolve.workers.storage.objects import object_store
 from tests.conftest import (
     finished,
     kill_with_children,

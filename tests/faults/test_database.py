@@ -21,7 +21,7 @@ from georesolve.service.store.engine import open_database
 from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.manifest import read_manifest
+from georesolve.workers.results.manifest import read_manifest
 from tests.conftest import (
     NO_CLUSTER,
     points,

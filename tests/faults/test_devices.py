@@ -14,7 +14,7 @@ from georesolve.workers.cluster import open_cluster
 from georesolve.workers.jobs import Job, MatchOptions
 from georesolve.workers.pipeline import run
 from georesolve.workers.plugin import WorkerCheckError
-from georesolve.workers.search import WrongAnswer
+from georesolve.workers.searches.search import WrongAnswer
 from georesolve.workers.settings import ClusterSettings
 from tests.conftest import ROOT, START_SECONDS, points, store_points, wait_until
 

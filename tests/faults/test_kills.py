@@ -15,7 +15,7 @@ import httpx
 import numpy as np
 import pytest
 
-from georesolve.workers.manifest import open_matches
+from georesolve.workers.results.manifest import open_matches
 from tests.conftest import finished, points, running_service, wait_until
 from tests.faults.stage import ExternalStage, PostgresStage, Stage
 from tests.service.test_resolve import csv, parquet

@@ -22,7 +22,7 @@ from georesolve.commands.arguments import METRES, metres
 from georesolve.commands.files import told
 from georesolve.files import plan
 from georesolve.options import Options
-from georesolve.workers.gpus import count_gpus
+from georesolve.workers.machine.gpus import count_gpus
 from tests import oracle
 from tests.conftest import ROOT, points
 

@@ -28,7 +28,7 @@ from georesolve.options import (
     WithinOptions,
 )
 from georesolve.workers.jobs import QUESTION_OF, MatchOptions, Question
-from georesolve.workers.matches import NEAR
+from georesolve.workers.searches.matches import NEAR
 from tests import oracle
 from tests.conftest import ROOT, look_up, points, sphere
 from tests.kernels.point_sets import SETS

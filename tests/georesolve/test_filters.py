@@ -11,8 +11,8 @@ import pytest
 
 import georesolve
 from georesolve import commands, kernels
-from georesolve.workers import filters
-from georesolve.workers.durations import nanoseconds
+from georesolve.workers.searches import filters
+from georesolve.workers.searches.durations import nanoseconds
 from tests import oracle
 from tests.kernels.point_sets import sphere
 

@@ -21,7 +21,7 @@ from numba.core import event
 
 import georesolve
 from georesolve.compilation import compiling
-from georesolve.workers.matches import STATUSES
+from georesolve.workers.searches.matches import STATUSES
 from tests import oracle
 from tests.conftest import ROOT, points, sphere
 from tests.kernels.point_sets import SETS

@@ -14,7 +14,7 @@ import shapely
 
 import georesolve
 from georesolve import commands
-from georesolve.workers.questions import WithinShapes
+from georesolve.workers.searches.questions import WithinShapes
 from tests import oracle
 from tests.conftest import ROOT
 

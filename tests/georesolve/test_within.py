@@ -16,7 +16,8 @@ import pytest
 import georesolve
 from georesolve import commands, files, searches
 from georesolve.options import WithinOptions
-from georesolve.workers import plan, questions
+from georesolve.workers import plan
+from georesolve.workers.searches import questions
 from tests import oracle
 from tests.conftest import points, sphere
 from tests.kernels.point_sets import SETS

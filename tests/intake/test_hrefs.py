@@ -21,9 +21,9 @@ from georesolve.intake.errors import (
 )
 from georesolve.intake.hrefs import Sources
 from georesolve.intake.points import Bounds
-from georesolve.workers import https, objects
-from georesolve.workers.datasets import Coordinates, column_sizes, read_rows
-from georesolve.workers.sources import SourceFailed
+from georesolve.workers.sets.datasets import Coordinates, column_sizes, read_rows
+from georesolve.workers.sets.sources import SourceFailed
+from georesolve.workers.storage import https, objects
 from tests.conftest import points
 from tests.https_server import serving
 

@@ -14,8 +14,8 @@ from georesolve.kernels.coordinates_cpu import answer_of, chord2_within, unit_ve
 from georesolve.kernels.query import Degrees, Found
 from georesolve.kernels.shapes import ShapeIndex
 from georesolve.kernels.threads_cpu import allowed
-from georesolve.workers.datasets import Edging
-from georesolve.workers.shapes import outline_of, shapes_of
+from georesolve.workers.sets.datasets import Edging
+from georesolve.workers.sets.shapes import outline_of, shapes_of
 from tests import oracle
 from tests.kernels.point_sets import NASTY_LAT, NASTY_LON
 

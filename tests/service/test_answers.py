@@ -12,7 +12,7 @@ from georesolve.service import pools
 from georesolve.service.http.answers import File, file_response
 from georesolve.service.results.response import Results
 from georesolve.service.store.store import Store
-from georesolve.workers.files import Look
+from georesolve.workers.storage.files import Look
 
 SECONDS = 20
 CONTENT = b"0123456789"

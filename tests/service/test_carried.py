@@ -9,7 +9,7 @@ import pytest
 
 from georesolve.intake.errors import RowTooWide
 from georesolve.intake.representations import CSV, FORMATS, JSON
-from georesolve.workers.datasets import streamed
+from georesolve.workers.sets.datasets import streamed
 from tests.conftest import look_up, points, run_nearest
 from tests.service.test_jobs import PARQUET, files_of, parquet
 from tests.service.test_results import no_sets

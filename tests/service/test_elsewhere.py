@@ -24,9 +24,9 @@ from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.schema import kept
 from georesolve.service.store.store import LONG_AGO, Store
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.matches import NEAR
-from georesolve.workers.objects import object_store
-from georesolve.workers.places import OutputFailed, Prefix, StoreFailed, place_of
+from georesolve.workers.searches.matches import NEAR
+from georesolve.workers.storage.objects import object_store
+from georesolve.workers.storage.places import OutputFailed, Prefix, StoreFailed, place_of
 from tests import oracle
 from tests.conftest import (
     finished,

@@ -19,7 +19,7 @@ from georesolve.intake.sources import Source
 from georesolve.service.errors import InvalidInput, StorageFull, TooLarge
 from georesolve.service.receiving import decoders
 from georesolve.service.receiving.decoding import Decode, Limits
-from georesolve.workers.files import sha256_of
+from georesolve.workers.storage.files import sha256_of
 
 N = 400_000
 """Rows for as many ranges as there are cores: each has 131 072 at least."""

@@ -21,7 +21,7 @@ import pytest
 from georesolve.intake.representations import FORMATS
 from georesolve.service.errors import ResultTooLarge
 from georesolve.service.resolve.outcome import CONVERTED_BYTES, converted
-from georesolve.workers.result import TableRows
+from georesolve.workers.results.result import TableRows
 from tests.conftest import finished, points, wait_until
 
 SUFFIXES = [one.suffix for one in FORMATS]

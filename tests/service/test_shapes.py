@@ -14,8 +14,8 @@ import shapely
 import georesolve
 from georesolve import commands, files
 from georesolve.options import Options, WithinOptions
-from georesolve.workers.datasets import Edging, Outlines
-from georesolve.workers.map_shapes import shapes_in
+from georesolve.workers.maps.map_shapes import shapes_in
+from georesolve.workers.sets.datasets import Edging, Outlines
 from tests import oracle
 from tests.conftest import finished, points, store_points, wait_until
 from tests.service.test_jobs import parquet

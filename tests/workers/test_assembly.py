@@ -18,14 +18,14 @@ import pytest
 
 from georesolve.workers import plan
 from georesolve.workers.assembly import Assembly
-from georesolve.workers.footers import Footer
 from georesolve.workers.jobs import Job, MatchOptions
-from georesolve.workers.manifest import MANIFEST_NAME, open_matches, read_manifest
-from georesolve.workers.matches import STATUSES
-from georesolve.workers.parts import COMPLETE, is_whole, part_name
 from georesolve.workers.plan import RESULT_ROW_GROUP, Chunk, observations_a_group, rows_a_group
-from georesolve.workers.result import provenance
-from georesolve.workers.splice import Splice, encode
+from georesolve.workers.results.manifest import MANIFEST_NAME, open_matches, read_manifest
+from georesolve.workers.results.parts import COMPLETE, is_whole, part_name
+from georesolve.workers.results.result import provenance
+from georesolve.workers.results.splice import Splice, encode
+from georesolve.workers.searches.matches import STATUSES
+from georesolve.workers.storage.footers import Footer
 from tests.conftest import points, store_points
 
 COUNTS = {"matched": 1}

@@ -7,8 +7,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from georesolve.workers import memory
-from georesolve.workers import references as residents
 from georesolve.workers.at_hand import (
     QUICK_STEPS,
     NotAtHand,
@@ -17,14 +15,16 @@ from georesolve.workers.at_hand import (
     is_quick,
     resolve_at_hand,
 )
-from georesolve.workers.datasets import InMemory
-from georesolve.workers.index_files import IndexFolder
 from georesolve.workers.jobs import FilterOptions, Job, MatchOptions
-from georesolve.workers.manifest import open_matches
-from georesolve.workers.memory import in_pieces
+from georesolve.workers.machine import memory
+from georesolve.workers.machine.memory import in_pieces
 from georesolve.workers.pipeline import run
 from georesolve.workers.rates import quickly_indexed
-from georesolve.workers.refusals import InvalidInput
+from georesolve.workers.results.manifest import open_matches
+from georesolve.workers.searches import references as residents
+from georesolve.workers.sets.datasets import InMemory
+from georesolve.workers.sets.refusals import InvalidInput
+from georesolve.workers.storage.index_files import IndexFolder
 from tests.conftest import points, store_points, wait_until
 
 OPTIONS = [

@@ -15,11 +15,11 @@ from distributed import Client, LocalCluster
 from georesolve.workers import plugin
 from georesolve.workers.cluster import open_cluster
 from georesolve.workers.encryption import throw_away_security
-from georesolve.workers.gpus import NoGpuError, choose_device, count_gpus, count_visible
 from georesolve.workers.jobs import Job, MatchOptions
-from georesolve.workers.manifest import open_matches
+from georesolve.workers.machine.gpus import NoGpuError, choose_device, count_gpus, count_visible
 from georesolve.workers.pipeline import run
 from georesolve.workers.plugin import NICENESS, Warmup, WorkerCheckError, check_known_answer
+from georesolve.workers.results.manifest import open_matches
 from georesolve.workers.settings import ClusterSettings
 from tests.conftest import (
     free_port,

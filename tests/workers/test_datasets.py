@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from georesolve.workers.datasets import ROW_GROUP, column_sizes, read_rows, write_dataset
+from georesolve.workers.sets.datasets import ROW_GROUP, column_sizes, read_rows, write_dataset
 from tests.conftest import points, store_points
 
 

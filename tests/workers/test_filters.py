@@ -6,17 +6,18 @@ import pytest
 
 from georesolve import files
 from georesolve.options import Options, WithinOptions
-from georesolve.workers import memory, references
-from georesolve.workers.datasets import read_rows
-from georesolve.workers.filters import check_filters
 from georesolve.workers.jobs import Job
-from georesolve.workers.manifest import open_matches
+from georesolve.workers.machine import memory
 from georesolve.workers.pipeline import run
 from georesolve.workers.plan import Chunk
-from georesolve.workers.questions import Batch
-from georesolve.workers.references import resident_keys
-from georesolve.workers.refusals import InvalidInput
-from georesolve.workers.search import question_of
+from georesolve.workers.results.manifest import open_matches
+from georesolve.workers.searches import references
+from georesolve.workers.searches.filters import check_filters
+from georesolve.workers.searches.questions import Batch
+from georesolve.workers.searches.references import resident_keys
+from georesolve.workers.searches.search import question_of
+from georesolve.workers.sets.datasets import read_rows
+from georesolve.workers.sets.refusals import InvalidInput
 from tests.conftest import store_points
 from tests.georesolve.test_filters import tables
 from tests.workers.test_pipeline import cut_into, ignore, never

@@ -11,9 +11,9 @@ import pytest
 from georesolve.intake.columns import Reading
 from georesolve.intake.hrefs import Sources
 from georesolve.intake.points import Bounds
-from georesolve.workers import frames
-from georesolve.workers.frames import backend, read_points
-from georesolve.workers.sources import SourceFailed
+from georesolve.workers.sets import frames
+from georesolve.workers.sets.frames import backend, read_points
+from georesolve.workers.sets.sources import SourceFailed
 
 ROWS = 50_000
 

@@ -9,10 +9,10 @@ import pytest
 import shapely
 
 from georesolve import kernels
-from georesolve.workers import index_files
-from georesolve.workers.datasets import Edging
-from georesolve.workers.index_files import IndexFolder, map_index, write_index
-from georesolve.workers.shapes import outline_of, shapes_of
+from georesolve.workers.sets.datasets import Edging
+from georesolve.workers.sets.shapes import outline_of, shapes_of
+from georesolve.workers.storage import index_files
+from georesolve.workers.storage.index_files import IndexFolder, map_index, write_index
 from tests.conftest import sphere
 
 SET = "5e7" * 21 + "5"

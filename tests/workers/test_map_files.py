@@ -5,9 +5,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from georesolve.workers.distances import PERCENTS, measure
 from georesolve.workers.jobs import Job, MatchOptions
-from georesolve.workers.map_files import Map, write_map
+from georesolve.workers.maps.map_files import Map, write_map
+from georesolve.workers.results.distances import PERCENTS, measure
 from tests.conftest import sphere, store_points
 from tests.workers.test_assembly import put_together
 

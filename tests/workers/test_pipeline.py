@@ -20,14 +20,14 @@ from distributed.client import FutureState
 
 from georesolve.workers import partitions, pipeline, plan, rates
 from georesolve.workers.cluster import open_cluster
-from georesolve.workers.datasets import Dataset, streamed
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
-from georesolve.workers.manifest import open_matches
-from georesolve.workers.matches import STATUSES
 from georesolve.workers.partitions import RUN, bounds, resolve, resolve_run
-from georesolve.workers.parts import part_name, record_name
 from georesolve.workers.pipeline import JobCancelled, run
 from georesolve.workers.plan import Chunk
+from georesolve.workers.results.manifest import open_matches
+from georesolve.workers.results.parts import part_name, record_name
+from georesolve.workers.searches.matches import STATUSES
+from georesolve.workers.sets.datasets import Dataset, streamed
 from georesolve.workers.settings import ClusterSettings
 from tests.conftest import (
     START_SECONDS,

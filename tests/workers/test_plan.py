@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from georesolve.workers.datasets import ROW_GROUP
 from georesolve.workers.estimate import Pace, estimate, size_of_rows
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.plan import Chunk, chunks, next_run
 from georesolve.workers.rates import rows_a_second, takes_long
+from georesolve.workers.sets.datasets import ROW_GROUP
 from tests.conftest import wait_until
 from tests.workers.test_pace import capacity_of
 

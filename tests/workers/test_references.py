@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from georesolve.workers import references
 from georesolve.workers.jobs import FilterOptions, Job, MatchOptions
-from georesolve.workers.memory import indexes_bytes
-from georesolve.workers.references import _Shelf
+from georesolve.workers.machine.memory import indexes_bytes
+from georesolve.workers.searches import references
+from georesolve.workers.searches.references import _Shelf
 from tests.conftest import points, store_points
 
 

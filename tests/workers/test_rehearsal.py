@@ -8,7 +8,7 @@ import dask
 import pytest
 
 from georesolve.workers.jobs import Job, MatchOptions
-from georesolve.workers.memory import set_memory
+from georesolve.workers.machine.memory import set_memory
 from georesolve.workers.partitions import resolve
 from georesolve.workers.plan import Chunk
 from georesolve.workers.rehearsal import A_PIECE, rehearse

@@ -7,13 +7,14 @@ import pyarrow as pa
 import pytest
 
 from georesolve.kernels import brute_cpu, tree_cpu
-from georesolve.workers import memory, references
-from georesolve.workers.datasets import ROW_GROUP
 from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.machine import memory
 from georesolve.workers.pipeline import run
 from georesolve.workers.plan import Chunk
-from georesolve.workers.questions import Batch
-from georesolve.workers.search import WrongAnswer, batch_of, question_of, verify
+from georesolve.workers.searches import references
+from georesolve.workers.searches.questions import Batch
+from georesolve.workers.searches.search import WrongAnswer, batch_of, question_of, verify
+from georesolve.workers.sets.datasets import ROW_GROUP
 from tests.conftest import points, sphere, store_points
 
 N_REFERENCES = 3 * ROW_GROUP + 2_000

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from georesolve.workers.threads import encoders, side_by_side
+from georesolve.workers.machine.threads import encoders, side_by_side
 
 
 @pytest.mark.parametrize("shared", [None, encoders()], ids=["own threads", "shared threads"])

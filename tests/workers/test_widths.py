@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from georesolve.workers.datasets import ROW_GROUP
 from georesolve.workers.plan import Carried, observations_a_group, too_wide
-from georesolve.workers.widths import Width, value_bytes
+from georesolve.workers.sets.datasets import ROW_GROUP
+from georesolve.workers.sets.widths import Width, value_bytes
 from tests.conftest import ROOT, points, store_points
 
 TEXT, LISTS = pa.string(), pa.list_(pa.string())

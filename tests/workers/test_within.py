@@ -13,10 +13,10 @@ import pytest
 from georesolve import files
 from georesolve.options import Options, WithinOptions
 from georesolve.workers.jobs import Job
-from georesolve.workers.manifest import open_matches
 from georesolve.workers.pipeline import JobCancelled, run
 from georesolve.workers.plan import Chunk, chunks_of_pairs
-from georesolve.workers.refusals import InvalidInput, ResultTooLarge
+from georesolve.workers.results.manifest import open_matches
+from georesolve.workers.sets.refusals import InvalidInput, ResultTooLarge
 from tests.conftest import points, store_points
 from tests.workers.test_pipeline import cut_into, ignore, never
 

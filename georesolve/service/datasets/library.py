@@ -17,11 +17,11 @@ from georesolve.service.settings import Settings
 from georesolve.service.store.engine import Admission
 from georesolve.service.store.rows import DatasetRow
 from georesolve.service.store.store import Store
-from georesolve.workers.datasets import Dataset, InMemory, looks_whole
-from georesolve.workers.files import sha256_of
-from georesolve.workers.index_files import IndexFolder
-from georesolve.workers.places import Folder, Object
-from georesolve.workers.sources import SourceFiles
+from georesolve.workers.sets.datasets import Dataset, InMemory, looks_whole
+from georesolve.workers.sets.sources import SourceFiles
+from georesolve.workers.storage.files import sha256_of
+from georesolve.workers.storage.index_files import IndexFolder
+from georesolve.workers.storage.places import Folder, Object
 
 logger = logging.getLogger(__name__)
 

@@ -30,11 +30,11 @@ from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.rows import DatasetRow
 from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns
-from georesolve.workers.datasets import first_rows
-from georesolve.workers.files import sha256_of
-from georesolve.workers.places import Folder
-from georesolve.workers.result import TableRows
-from georesolve.workers.sources import SourceFailed, SourceFiles
+from georesolve.workers.results.result import TableRows
+from georesolve.workers.sets.datasets import first_rows
+from georesolve.workers.sets.sources import SourceFailed, SourceFiles
+from georesolve.workers.storage.files import sha256_of
+from georesolve.workers.storage.places import Folder
 
 router = APIRouter(tags=["datasets"])
 

@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from georesolve.intake.representations import FORMATS, LINES, PARQUET, Format
 from georesolve.service import errors
-from georesolve.workers.files import Look
+from georesolve.workers.storage.files import Look
 
 BLOCK_BYTES = 1 << 20
 _CHECKED_BYTES = 64 << 20

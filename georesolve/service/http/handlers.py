@@ -13,7 +13,7 @@ from starlette.routing import Match
 
 from georesolve.intake.errors import Refused
 from georesolve.service import errors
-from georesolve.workers.places import StoreFailed
+from georesolve.workers.storage.places import StoreFailed
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from georesolve.service.metrics import Metrics
 from georesolve.service.store.rows import LIVE, JobRow, JobStatus, Kept
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import CANCELLED, RECORDS
-from georesolve.workers.manifest import read_manifest
-from georesolve.workers.parts import keep_parts
-from georesolve.workers.places import own_place, place_of
+from georesolve.workers.results.manifest import read_manifest
+from georesolve.workers.results.parts import keep_parts
+from georesolve.workers.storage.places import own_place, place_of
 
 logger = logging.getLogger(__name__)
 

@@ -31,12 +31,12 @@ from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns
 from georesolve.workers.cluster import Cluster
 from georesolve.workers.jobs import CarriedTooLong, Job
-from georesolve.workers.logs import about
-from georesolve.workers.manifest import Manifest
+from georesolve.workers.machine.logs import about
 from georesolve.workers.pipeline import JobCancelled, Progress, run
-from georesolve.workers.places import OutputFailed, StoreFailed
 from georesolve.workers.plan import way_of
-from georesolve.workers.sources import SourceFailed
+from georesolve.workers.results.manifest import Manifest
+from georesolve.workers.sets.sources import SourceFailed
+from georesolve.workers.storage.places import OutputFailed, StoreFailed
 from georesolve.workers.suspects import WorkerLost
 
 logger = logging.getLogger(__name__)

@@ -19,11 +19,11 @@ from georesolve.service.clock import is_id
 from georesolve.service.disk import locked
 from georesolve.service.settings import Settings
 from georesolve.service.store.store import Store
-from georesolve.workers.datasets import Dataset
-from georesolve.workers.distances import Distances, measure
-from georesolve.workers.files import complete
-from georesolve.workers.manifest import Manifest
-from georesolve.workers.map_files import Map, MapFolder, map_bytes, map_paths, write_map
+from georesolve.workers.maps.map_files import Map, MapFolder, map_bytes, map_paths, write_map
+from georesolve.workers.results.distances import Distances, measure
+from georesolve.workers.results.manifest import Manifest
+from georesolve.workers.sets.datasets import Dataset
+from georesolve.workers.storage.files import complete
 
 _MOST_OPEN = 8
 _THREADS = 2

@@ -19,13 +19,13 @@ from georesolve.service.maps.cache import Drawn, Maps
 from georesolve.service.maps.picture import empty_tile, picture, scale_of
 from georesolve.service.results.response import OwnResults, Results, result_of
 from georesolve.service.store.rows import JobRow
-from georesolve.workers.datasets import Dataset
-from georesolve.workers.distances import PERCENTS
-from georesolve.workers.manifest import Manifest
-from georesolve.workers.map_files import MOST_ZOOM, read_all_ranks, read_matches
-from georesolve.workers.map_shapes import View, shapes_in
-from georesolve.workers.result import TableRows
-from georesolve.workers.sources import SourceFailed
+from georesolve.workers.maps.map_files import MOST_ZOOM, read_all_ranks, read_matches
+from georesolve.workers.maps.map_shapes import View, shapes_in
+from georesolve.workers.results.distances import PERCENTS
+from georesolve.workers.results.manifest import Manifest
+from georesolve.workers.results.result import TableRows
+from georesolve.workers.sets.datasets import Dataset
+from georesolve.workers.sets.sources import SourceFailed
 
 router = APIRouter(tags=["maps"])
 

@@ -23,10 +23,10 @@ from georesolve.service.settings import Settings
 from georesolve.service.store.engine import refuse_missing, sqlite_path
 from georesolve.service.store.identity import ID_FILE
 from georesolve.service.store.schema import jobs, kept
-from georesolve.workers.files import durable
-from georesolve.workers.manifest import MANIFEST_NAME, read_manifest
-from georesolve.workers.parts import ENDING
-from georesolve.workers.places import PARTS, own_place
+from georesolve.workers.results.manifest import MANIFEST_NAME, read_manifest
+from georesolve.workers.results.parts import ENDING
+from georesolve.workers.storage.files import durable
+from georesolve.workers.storage.places import PARTS, own_place
 
 SUMS = "sha256sums"
 """The last member: the digests of the others, as `sha256sum --check` reads them."""

@@ -26,10 +26,10 @@ from georesolve.service.errors import TooLarge, problem_of
 from georesolve.service.receiving import sandbox
 from georesolve.service.receiving.children import Child, Children
 from georesolve.service.receiving.decoding import REFUSALS, Decode, Join, Limits, Task, serve
-from georesolve.workers.datasets import Dataset, Facts
-from georesolve.workers.evidence import Evidence
-from georesolve.workers.files import Digest
-from georesolve.workers.footers import footer_start
+from georesolve.workers.sets.datasets import Dataset, Facts
+from georesolve.workers.sets.evidence import Evidence
+from georesolve.workers.storage.files import Digest
+from georesolve.workers.storage.footers import footer_start
 
 logger = logging.getLogger(__name__)
 

@@ -27,8 +27,8 @@ from georesolve.intake.readers import ranges_of
 from georesolve.intake.sources import Range, Source, Table
 from georesolve.service import errors
 from georesolve.service.receiving.sandbox import confine, libraries
-from georesolve.workers.datasets import Facts, streamed
-from georesolve.workers.footers import append
+from georesolve.workers.sets.datasets import Facts, streamed
+from georesolve.workers.storage.footers import append
 
 _MEMORY = Path("/proc/self/statm")
 REFUSALS = (

@@ -30,8 +30,8 @@ from georesolve.service.receiving.uploads import Upload
 from georesolve.service.settings import Settings
 from georesolve.service.store.rows import DatasetRow
 from georesolve.service.turns import Turns
-from georesolve.workers.datasets import Dataset
-from georesolve.workers.files import sync
+from georesolve.workers.sets.datasets import Dataset
+from georesolve.workers.storage.files import sync
 
 logger = logging.getLogger(__name__)
 

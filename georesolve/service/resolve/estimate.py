@@ -30,8 +30,8 @@ from georesolve.service.resolve.sets import (
 )
 from georesolve.workers.estimate import estimate, obstacle
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.sampling import Sample, sampled
-from georesolve.workers.sources import SourceFailed
+from georesolve.workers.searches.sampling import Sample, sampled
+from georesolve.workers.sets.sources import SourceFailed
 
 logger = logging.getLogger(__name__)
 router = APIRouter(tags=["resolve"])

@@ -40,8 +40,8 @@ from georesolve.service.receiving.uploads import Upload
 from georesolve.service.store.names import FORM
 from georesolve.service.store.rows import Delivery
 from georesolve.tables import NoRecord, columns_of
-from georesolve.workers.datasets import Dataset
 from georesolve.workers.jobs import QUESTION_OF, MatchOptions, Question
+from georesolve.workers.sets.datasets import Dataset
 
 ROLES: tuple[Role, Role] = ("observations", "references")
 _MOST_ROWS = 1 << 40

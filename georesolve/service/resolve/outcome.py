@@ -35,12 +35,12 @@ from georesolve.workers.at_hand import (
 )
 from georesolve.workers.estimate import obstacle, result_bytes
 from georesolve.workers.jobs import Job
-from georesolve.workers.places import place_of
 from georesolve.workers.rates import most_at_hand, quickly_indexed
-from georesolve.workers.references import is_resident
-from georesolve.workers.result import Rows
-from georesolve.workers.sampling import sampled
-from georesolve.workers.sources import SourceFailed
+from georesolve.workers.results.result import Rows
+from georesolve.workers.searches.references import is_resident
+from georesolve.workers.searches.sampling import sampled
+from georesolve.workers.sets.sources import SourceFailed
+from georesolve.workers.storage.places import place_of
 
 logger = logging.getLogger(__name__)
 

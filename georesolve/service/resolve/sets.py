@@ -25,12 +25,12 @@ from georesolve.service.resolve.models import (
     SourceReference,
 )
 from georesolve.service.store.rows import DatasetRow, Delivery
-from georesolve.workers.datasets import Dataset
 from georesolve.workers.estimate import Size, size_of_dataset, size_of_rows
-from georesolve.workers.filters import check_filters
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.places import Object
-from georesolve.workers.sources import SourceFailed, SourceFiles
+from georesolve.workers.searches.filters import check_filters
+from georesolve.workers.sets.datasets import Dataset
+from georesolve.workers.sets.sources import SourceFailed, SourceFiles
+from georesolve.workers.storage.places import Object
 
 PlannedSet = int | DatasetRow
 """A set of a job, or how many rows it will have."""

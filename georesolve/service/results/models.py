@@ -7,7 +7,7 @@ from typing_extensions import TypedDict
 
 from georesolve.intake.representations import FORMATS, PARQUET, Format
 from georesolve.service.http import openapi
-from georesolve.workers.matches import FILTERED
+from georesolve.workers.searches.matches import FILTERED
 
 
 class Bytes(BaseModel):

@@ -39,9 +39,7 @@ from georesolve.service.store.checks import Checks
 from georesolve.service.store.rows import Delivery, JobRow
 from georesolve.service.store.store import Store
 from georesolve.service.turns import Turns
-from georesolve.workers.datasets import Dataset
-from georesolve.workers.files import Look
-from georesolve.workers.manifest import (
+from georesolve.workers.results.manifest import (
     Extent,
     Manifest,
     Matches,
@@ -49,8 +47,10 @@ from georesolve.workers.manifest import (
     open_matches,
     read_manifest,
 )
-from georesolve.workers.places import Folder, Home, StoreFailed
-from georesolve.workers.result import opened
+from georesolve.workers.results.result import opened
+from georesolve.workers.sets.datasets import Dataset
+from georesolve.workers.storage.files import Look
+from georesolve.workers.storage.places import Folder, Home, StoreFailed
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 from georesolve.service import pools
-from georesolve.workers.files import Look
+from georesolve.workers.storage.files import Look
 
 _MOST_WHOLE = 10_000
 _SMALL_BYTES = 16 << 20

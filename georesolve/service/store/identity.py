@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from georesolve.service import errors
 from georesolve.service.store.schema import kept, store
-from georesolve.workers.places import Folder, Place
+from georesolve.workers.storage.places import Folder, Place
 
 logger = logging.getLogger(__name__)
 

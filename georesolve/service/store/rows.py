@@ -8,10 +8,10 @@ import sqlalchemy as sa
 from pydantic import TypeAdapter
 
 from georesolve.service.clock import now
-from georesolve.workers.datasets import Dataset, Facts
 from georesolve.workers.jobs import MatchOptions, Question
-from georesolve.workers.places import Object
-from georesolve.workers.sources import SourceFiles
+from georesolve.workers.sets.datasets import Dataset, Facts
+from georesolve.workers.sets.sources import SourceFiles
+from georesolve.workers.storage.places import Object
 
 JobStatus = Literal["accepted", "running", "successful", "failed", "dismissed"]
 ProcessId = Question

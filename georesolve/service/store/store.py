@@ -37,10 +37,10 @@ from georesolve.service.store.rows import (
     stored_dataset,
 )
 from georesolve.service.store.schema import is_registered, jobs, kept, names, store
-from georesolve.workers.datasets import Dataset
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.logs import subject
-from georesolve.workers.places import Folder, Home, Object, Prefix
+from georesolve.workers.machine.logs import subject
+from georesolve.workers.sets.datasets import Dataset
+from georesolve.workers.storage.places import Folder, Home, Object, Prefix
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -10,12 +10,12 @@ import pyarrow as pa
 from georesolve import kernels
 from georesolve.kernels.comparisons_cpu import comparisons
 from georesolve.kernels.query import Degrees
-from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows
-from georesolve.workers.filters import Keys
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.questions import Batch, Within
 from georesolve.workers.rates import QUICKLY_INDEXED, shapes_compared, usually_compared
-from georesolve.workers.references import shape_index
+from georesolve.workers.searches.filters import Keys
+from georesolve.workers.searches.questions import Batch, Within
+from georesolve.workers.searches.references import shape_index
+from georesolve.workers.sets.datasets import ROW_GROUP, Dataset, read_rows
 
 _GROUPS, _GROUPS_ELSEWHERE = 4, 2
 """Row groups that are read of a set at most: two cores index 2^18 references in 25 ms."""

@@ -13,7 +13,7 @@ import shapely
 
 from georesolve.kernels.query import EARTH_RADIUS_M, is_valid
 from georesolve.kernels.shapes import Shapes
-from georesolve.workers.datasets import ROW_GROUP, Dataset, Edging, read_rows
+from georesolve.workers.sets.datasets import ROW_GROUP, Dataset, Edging, read_rows
 
 _POINT, _POLYGON, _COLLECTION = 0, 3, 7
 _STEP_DEG = 30.0

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 from georesolve import __version__
 from georesolve.kernels.geodesic import FLATTENING, SEMI_MAJOR_M
 from georesolve.kernels.query import EARTH_RADIUS_M
-from georesolve.workers.datasets import geo, geometries_of, in_dictionaries
 from georesolve.workers.jobs import Job
+from georesolve.workers.sets.datasets import geo, geometries_of, in_dictionaries
 
 
 class Rows(Protocol):

@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 
 from georesolve.kernels.hilbert import spread
 from georesolve.kernels.threads_cpu import in_threads, threads_for
-from georesolve.workers import map_cells_cpu
-from georesolve.workers.datasets import Dataset, read_rows
-from georesolve.workers.distances import (
+from georesolve.workers.machine.threads import side_by_side
+from georesolve.workers.maps import map_cells_cpu
+from georesolve.workers.results.distances import (
     DISTANCE,
     STRETCH,
     Stretch,
@@ -32,12 +32,12 @@ from georesolve.workers.distances import (
     shown_columns,
     stretches,
 )
-from georesolve.workers.files import complete, write_at
-from georesolve.workers.index_files import IndexFolder
-from georesolve.workers.manifest import Manifest
-from georesolve.workers.parts import Part
-from georesolve.workers.result import opened
-from georesolve.workers.threads import side_by_side
+from georesolve.workers.results.manifest import Manifest
+from georesolve.workers.results.parts import Part
+from georesolve.workers.results.result import opened
+from georesolve.workers.sets.datasets import Dataset, read_rows
+from georesolve.workers.storage.files import complete, write_at
+from georesolve.workers.storage.index_files import IndexFolder
 
 MOST_ZOOM = map_cells_cpu.BITS - 8
 PIXELS = 1 << 16

@@ -5,9 +5,9 @@ from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 
-from georesolve.workers.footers import MAGIC, Footer, Growing, Movable
-from georesolve.workers.parts import Part, RowGroup
-from georesolve.workers.result import write_rows
+from georesolve.workers.results.parts import Part, RowGroup
+from georesolve.workers.results.result import write_rows
+from georesolve.workers.storage.footers import MAGIC, Footer, Growing, Movable
 
 
 class Encoded(NamedTuple):

@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 import shapely
 
-from georesolve.workers.datasets import Content, Dataset, read_rows
+from georesolve.workers.sets.datasets import Content, Dataset, read_rows
 
 _MOST_BYTES = 32 << 20
 """Of larger sets none are drawn: in memory they take three times as much."""

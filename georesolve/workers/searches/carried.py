@@ -11,13 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from georesolve.kernels.query import Degrees
-from georesolve.workers.datasets import read_rows
 from georesolve.workers.jobs import CarriedTooLong, Job
-from georesolve.workers.matches import with_carried, with_near
 from georesolve.workers.plan import Chunk, carried_bytes
-from georesolve.workers.references import resident_column, whole_index
-from georesolve.workers.sources import SourceFiles
-from georesolve.workers.widths import Carried
+from georesolve.workers.searches.matches import with_carried, with_near
+from georesolve.workers.searches.references import resident_column, whole_index
+from georesolve.workers.sets.datasets import read_rows
+from georesolve.workers.sets.sources import SourceFiles
+from georesolve.workers.sets.widths import Carried
 
 _LARGE_BYTES = 2**26
 """Row groups that carry more than that are made one after the other."""

@@ -11,11 +11,11 @@ from georesolve.kernels import FilteredIndex, Filters, build_filtered_index
 from georesolve.kernels.devices import Device
 from georesolve.kernels.filters import GREATEST, LEAST
 from georesolve.kernels.query import Degrees
-from georesolve.workers.datasets import Dataset, read_rows
-from georesolve.workers.durations import NANOSECONDS, nanoseconds
-from georesolve.workers.frames import backend_on
 from georesolve.workers.jobs import FilterOptions, MatchOptions
-from georesolve.workers.refusals import InvalidInput, InvalidOption
+from georesolve.workers.searches.durations import NANOSECONDS, nanoseconds
+from georesolve.workers.sets.datasets import Dataset, read_rows
+from georesolve.workers.sets.frames import backend_on
+from georesolve.workers.sets.refusals import InvalidInput, InvalidOption
 
 MISSING, ELSEWHERE = -1, -2
 """Groups of an observation without a value, and of one with values that no reference has."""

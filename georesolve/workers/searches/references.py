@@ -13,15 +13,15 @@ import pyarrow as pa
 
 from georesolve import kernels
 from georesolve.kernels.query import is_valid
-from georesolve.workers import memory
-from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows
-from georesolve.workers.filters import Keys, Narrowed
-from georesolve.workers.frames import backend, read_points
 from georesolve.workers.jobs import CarriedTooLong, FilterOptions, Job
-from georesolve.workers.refusals import InvalidInput
-from georesolve.workers.shapes import read_shapes
-from georesolve.workers.sources import SourceFiles
-from georesolve.workers.widths import value_bytes
+from georesolve.workers.machine import memory
+from georesolve.workers.searches.filters import Keys, Narrowed
+from georesolve.workers.sets.datasets import ROW_GROUP, Dataset, read_rows
+from georesolve.workers.sets.frames import backend, read_points
+from georesolve.workers.sets.refusals import InvalidInput
+from georesolve.workers.sets.shapes import read_shapes
+from georesolve.workers.sets.sources import SourceFiles
+from georesolve.workers.sets.widths import value_bytes
 
 Piece = tuple[int, int]
 """A range of reference rows, the second not included."""

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from georesolve.kernels.query import is_valid
-from georesolve.workers.evidence import Evidence, are_degrees, slices
-from georesolve.workers.https import HttpsFile
-from georesolve.workers.objects import ObjectFile
+from georesolve.workers.sets.evidence import Evidence, are_degrees, slices
+from georesolve.workers.storage.https import HttpsFile
+from georesolve.workers.storage.objects import ObjectFile
 
 Scheme = Literal["file", "s3", "https"]
 _READ_BYTES = 1 << 18

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from georesolve.workers.refusals import InvalidInput
+from georesolve.workers.sets.refusals import InvalidInput
 
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _NO_NUMBER = pa.array(["", "-", "na", "n/a", "nan", "null", "none"])

@@ -13,14 +13,14 @@ import pyarrow as pa
 from georesolve import kernels
 from georesolve.kernels.devices import Array, Device
 from georesolve.kernels.query import is_valid
-from georesolve.workers.filters import Keys, Narrowed
-from georesolve.workers.frames import backend_on
 from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.matches import counted, filtered, matches, named, pairs, statuses
-from georesolve.workers.numbers import distances, summed
 from georesolve.workers.plan import Chunk, cut_by
-from georesolve.workers.refusals import InvalidInput
-from georesolve.workers.summaries import summarised
+from georesolve.workers.searches.filters import Keys, Narrowed
+from georesolve.workers.searches.matches import counted, filtered, matches, named, pairs, statuses
+from georesolve.workers.searches.numbers import distances, summed
+from georesolve.workers.searches.summaries import summarised
+from georesolve.workers.sets.frames import backend_on
+from georesolve.workers.sets.refusals import InvalidInput
 
 MADE_PAIRS = 2**20
 """Pairs that are made at a time at most where they are not kept, unless one's own are more."""

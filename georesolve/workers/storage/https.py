@@ -9,7 +9,7 @@ import ssl
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from georesolve.workers.objects import CONNECT_SECONDS, SILENT_SECONDS, RangedFile
+from georesolve.workers.storage.objects import CONNECT_SECONDS, SILENT_SECONDS, RangedFile
 
 if TYPE_CHECKING:
     import httpx

@@ -10,8 +10,14 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeAlias, cast
 
-from georesolve.workers import files
-from georesolve.workers.objects import NoBucket, ObjectFile, asked, object_store, objects_below
+from georesolve.workers.storage import files
+from georesolve.workers.storage.objects import (
+    NoBucket,
+    ObjectFile,
+    asked,
+    object_store,
+    objects_below,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

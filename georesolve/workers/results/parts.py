@@ -10,8 +10,8 @@ import re
 from collections.abc import Container, Iterable
 from typing import Any, NamedTuple, Self
 
-from georesolve.workers.footers import MAGIC
-from georesolve.workers.places import Place
+from georesolve.workers.storage.footers import MAGIC
+from georesolve.workers.storage.places import Place
 
 ENDING = "_ending"
 """What stands behind the row groups of `matches.parquet`, in a file beside the parts."""

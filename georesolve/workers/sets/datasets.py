@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.kernels.query import is_valid
-from georesolve.workers.evidence import Evidence, InvalidRow, NullIsland
-from georesolve.workers.files import Look, look_at, sha256_of
-from georesolve.workers.places import Object, StoreFailed
-from georesolve.workers.sources import SourceFiles
-from georesolve.workers.widths import Width, value_bytes
+from georesolve.workers.sets.evidence import Evidence, InvalidRow, NullIsland
+from georesolve.workers.sets.sources import SourceFiles
+from georesolve.workers.sets.widths import Width, value_bytes
+from georesolve.workers.storage.files import Look, look_at, sha256_of
+from georesolve.workers.storage.places import Object, StoreFailed
 
 ROW_GROUP = 65_536
 """Rows of a row group, and so the grain in which a dataset is read."""

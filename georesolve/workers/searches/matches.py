@@ -14,7 +14,7 @@ from georesolve.workers.jobs import How, MatchOptions
 from georesolve.workers.plan import Chunk
 
 if TYPE_CHECKING:
-    from georesolve.workers.filters import Narrowed
+    from georesolve.workers.searches.filters import Narrowed
 
 STATUSES = ("matched", "beyond_max_distance", "invalid_coordinate", "no_reference")
 FILTERED = (*STATUSES, "missing_value", "beyond_limits")

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from georesolve.kernels import Pairs
-from georesolve.workers.numbers import Values
+from georesolve.workers.searches.numbers import Values
 
 _LOW = 2**32 - 1
 

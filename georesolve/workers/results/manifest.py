@@ -15,10 +15,8 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, BinaryIO, NamedTuple
 
-from georesolve.workers.files import Look
-from georesolve.workers.footers import MAGIC
-from georesolve.workers.objects import SeekableFile
-from georesolve.workers.parts import (
+from georesolve.workers.machine.threads import side_by_side
+from georesolve.workers.results.parts import (
     COMPLETE,
     ENDING,
     LISTED,
@@ -28,8 +26,10 @@ from georesolve.workers.parts import (
     is_whole,
     keep_parts,
 )
-from georesolve.workers.places import Home, Place, Prefix, own_place, place_of_parts
-from georesolve.workers.threads import side_by_side
+from georesolve.workers.storage.files import Look
+from georesolve.workers.storage.footers import MAGIC
+from georesolve.workers.storage.objects import SeekableFile
+from georesolve.workers.storage.places import Home, Place, Prefix, own_place, place_of_parts
 
 MANIFEST_NAME = "manifest.json"
 

@@ -21,8 +21,8 @@ import numpy as np
 
 from georesolve import kernels
 from georesolve.kernels.cache import digest_of_sources
-from georesolve.workers.files import durable, make_folder
-from georesolve.workers.threads import side_by_side
+from georesolve.workers.machine.threads import side_by_side
+from georesolve.workers.storage.files import durable, make_folder
 
 logger = logging.getLogger(__name__)
 

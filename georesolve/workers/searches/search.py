@@ -14,14 +14,11 @@ from typing import Any
 import dask
 import pyarrow as pa
 
-from georesolve.workers.datasets import read_rows
-from georesolve.workers.evidence import Evidence
-from georesolve.workers.filters import Narrowed, check_filters
-from georesolve.workers.frames import backend, read_points
 from georesolve.workers.jobs import Job
 from georesolve.workers.plan import Chunk, way_of
-from georesolve.workers.questions import MADE_PAIRS, Batch, Nearest, Within, WithinShapes
-from georesolve.workers.references import (
+from georesolve.workers.searches.filters import Narrowed, check_filters
+from georesolve.workers.searches.questions import MADE_PAIRS, Batch, Nearest, Within, WithinShapes
+from georesolve.workers.searches.references import (
     indexes,
     pieces,
     resident_column,
@@ -29,6 +26,9 @@ from georesolve.workers.references import (
     shape_index,
     whole_index,
 )
+from georesolve.workers.sets.datasets import read_rows
+from georesolve.workers.sets.evidence import Evidence
+from georesolve.workers.sets.frames import backend, read_points
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from georesolve.kernels.devices import Device
 from georesolve.kernels.query import Degrees
-from georesolve.workers.datasets import ROW_GROUP, Dataset, read_rows, row_groups_of
-from georesolve.workers.evidence import Evidence
-from georesolve.workers.sources import SourceFiles, path_of
+from georesolve.workers.sets.datasets import ROW_GROUP, Dataset, read_rows, row_groups_of
+from georesolve.workers.sets.evidence import Evidence
+from georesolve.workers.sets.sources import SourceFiles, path_of
 
 Frame = Any
 """A DataFrame of pandas or cudf: ``frame[name].values`` is an array of numpy or CuPy."""

@@ -1,0 +1,1 @@
+"""Results and sets as a web map draws them."""
