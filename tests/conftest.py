@@ -80,7 +80,8 @@ def pytest_collection_modifyitems(config, items):
 SAMPLES = ROOT / "samples"
 
 # No test checks how fast something was: on a busy machine anything may take a second.
-hypothesis.settings.register_profile("unhurried", deadline=None)
+# Where CI is set Hypothesis draws the same examples each time, elsewhere others.
+hypothesis.settings.register_profile("unhurried", hypothesis.settings.default, deadline=None)
 hypothesis.settings.load_profile("unhurried")
 
 
