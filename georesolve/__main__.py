@@ -16,7 +16,7 @@ def main() -> int:
         return commands.main()
     # All that it loads it needs to its end: to look through that for garbage, again and again and
     # once more at the end, takes a quarter of what a small search does, or the start of a service,
-    # which looks through it once: see `workers.memory.keep_what_is_loaded`.
+    # which looks through it once: see `workers.machine.memory.keep_what_is_loaded`.
     gc.disable()
     try:
         return commands.main()

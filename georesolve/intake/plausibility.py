@@ -1,7 +1,7 @@
 """What is refused of points, and of two sets that do not fit each other, and what is remarked.
 
-By what evidence, `workers.evidence` says. A table of Europe alone proves no swapped axes, as all of
-it is within 90 degrees of Greenwich: two sets together may.
+By what evidence, `workers.sets.evidence` says. A table of Europe alone proves no swapped axes, as
+all of it is within 90 degrees of Greenwich: two sets together may.
 """
 
 import math

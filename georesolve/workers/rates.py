@@ -55,8 +55,8 @@ def rows_a_second(
 ) -> float:
     """Order of magnitude of the observations that a worker resolves in a second.
 
-    `compared` tells how many references a walk compares each with, by `workers.sampling`; without
-    a sample points are taken to be spread.
+    `compared` tells how many references a walk compares each with, by
+    `workers.searches.sampling`; without a sample points are taken to be spread.
     """
     k = options.k
     pair = (1.0 if k == 1 else _LISTED) / _BRUTE_PAIRS_A_SECOND[device]

@@ -1,6 +1,6 @@
 """The observations of a result as a web map needs them: sorted along a Morton curve, in files.
 
-An observation takes 24 bytes: its cell (see `workers.map_cells_cpu`), the distance to its nearest
+An observation takes 24 bytes: its cell (see `map_cells_cpu`), the distance to its nearest
 reference or NaN, and its row in the result, each in a file of its own. Of a summary the rows are
 observations or references, with their counts, NaN for 0. The files can be made anew.
 """

@@ -1,7 +1,7 @@
 """The parts of a result, and the records of the chunks that they were made of.
 
-A part is a Parquet file of its own, in the place of its job (`workers.places`). Once the record of
-its chunk stands, the chunk is done, whatever happens to the worker or to the future.
+A part is a Parquet file of its own, in the place of its job (`workers.storage.places`). Once the
+record of its chunk stands, the chunk is done, whatever happens to the worker or to the future.
 """
 
 import hashlib
