@@ -5,9 +5,11 @@ import shlex
 import subprocess
 
 import dask
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
+import georesolve
 from georesolve import commands
 from tests.conftest import ROOT
 
@@ -66,6 +68,39 @@ def test_the_readme_runs(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == shown
     # A visitor sees places near by.
     assert all(float(line.split()[-2]) < 50 for line in shown.splitlines())
+
+
+def test_the_calls_of_the_readme_answer():
+    """Each of a table, of two sightings of one place in Paris and places around it."""
+    seen = {
+        "lat": [48.85, 48.85],
+        "lon": [2.35, 2.35],
+        "country": ["FR", "DE"],
+        "at": pd.to_datetime(["2026-01-01 12:00", "2026-01-01 09:00"]),
+    }
+    # Four metres, four kilometres, a country away, and an ocean.
+    places = {
+        "lat": [48.85004, 48.886, 50.1, 40.7],
+        "lon": [2.35, 2.35, 8.7, -74.0],
+        "country": ["FR", "FR", "DE", "US"],
+        "at": pd.to_datetime(["2026-01-01 08:00", "2026-01-01 11:30", *["2026-01-01 12:30"] * 2]),
+        "beds": [1, 2, 4, 8],
+    }
+    known = {"georesolve": georesolve, "seen": pd.DataFrame(seen), "places": pd.DataFrame(places)}
+    known |= {name: str(ROOT / f"samples/{name}.parquet") for name in ("rivers", "countries")}
+    calls = re.findall(r"`(georesolve\.[a-z]+\(.*?\))`", README.partition("## Try it")[0])
+    answers = [eval(call, known) for call in calls]
+    three, within, sums, same, hour, before, river, country, ellipsoid = answers
+    assert three["reference"].tolist() == [0, 1, 2] * 2
+    assert within["reference"].tolist() == [0, 1] * 2
+    assert sums[["count", "beds_sum"]].to_numpy().tolist() == [[2, 3]] * 2
+    assert same["reference"].tolist() == [0, 2]
+    assert hour["reference"].fillna(-1).tolist() == [1, 0]
+    assert before["reference"].tolist() == [1, 0]
+    assert (river["distance_m"] < 5_000).all()
+    assert (country["distance_m"] == 0).all()
+    assert len(country) == 2
+    assert ellipsoid["reference"].tolist() == [0, 0]
 
 
 def test_airports_have_another_nearest_place_on_the_ellipsoid(monkeypatch, capsys):
