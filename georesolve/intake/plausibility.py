@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from georesolve.workers.jobs import MatchOptions
 
 _DOZEN = 12
+_FAR_DEGREES = 10
 
 
 class Findings(NamedTuple):
@@ -145,6 +146,28 @@ def looks_swapped(observations: Box | None, references: Box | None) -> list[str]
     ]
 
 
+def of_extents(observations: Box | None, references: Box | None) -> list[str]:
+    """What there is to say of where two sets lie: that axes look swapped, or that it is far apart.
+
+    Far is farther than either set is wide. Calls from Python are not warned of it: a few points may
+    lie so for good reasons.
+    """
+    if observations is None or references is None:
+        return []
+    both = observations, references
+    for at, turn in ((0, 360.0), (1, math.inf)):
+        begins, ends = ([one[side] for one in both] for side in (at, at + 2))
+        widest = max(end - begin for begin, end in zip(begins, ends, strict=True))
+        apart = min(max(begins) - min(ends), turn - max(ends) + min(begins))
+        if apart > max(widest, _FAR_DEGREES):
+            return looks_swapped(*both) or [
+                f"the two sets lie far apart: observations have {_told(observations)}, references "
+                f"{_told(references)}. If they should not, see which coordinate reference system "
+                "each was made in"
+            ]
+    return looks_swapped(*both)
+
+
 def _shared(one: Box, other: Box) -> list[tuple[float, float]]:
     """Degrees that two extents share, below 0 where they lie apart, and that the smaller one has.
 
@@ -167,7 +190,7 @@ def _told(box: Box) -> str:
 def remarks(observations: Dataset, references: Dataset) -> list[str]:
     """What looks wrong with two sets that were taken all the same, in words."""
     sets = {"observations": observations.null_island, "references": references.null_island}
-    return looks_swapped(observations.bbox, references.bbox) + [
+    return of_extents(observations.bbox, references.bbox) + [
         f"{name}: {rows} rows are at exactly (0, 0), which devices report that have no position; "
         f"they were resolved as they are. The first of them, counted from 0: "
         f"{', '.join(map(str, first))}"

@@ -11,7 +11,7 @@ import pytest
 from georesolve.intake.canonical import canonicalise
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import InvalidInput
-from georesolve.intake.plausibility import looks_swapped, remarks
+from georesolve.intake.plausibility import looks_swapped, of_extents, remarks
 from georesolve.intake.points import Bounds
 from georesolve.intake.sources import Table
 from tests.conftest import SAMPLES, look_up
@@ -199,6 +199,26 @@ def test_sets_that_match_when_one_is_swapped():
         assert looks_swapped(other, extents(lat, lon)) == []
         assert looks_swapped(extents(lat, lon), other) == []
     assert looks_swapped(swapped, world) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_far"),
+    [
+        ((6, 47, 15, 55), (20, 47, 29, 55), False),  # 5 degrees
+        ((6, 47, 15, 55), (30, 47, 35, 55), True),  # 15, and 9 wide
+        ((-125, 25, -65, 49), (-9, 36, 30, 60), False),  # 56, and 60 wide
+        ((6, 47, 15, 55), (6, 10, 15, 20), True),  # 27 to the south
+        ((170, -20, 179, -10), (-179, -20, -170, -10), False),  # over the antimeridian
+        ((181, -20, 190, -10), (-150, -20, -140, -10), True),
+        ((0, 0, 0, 0), (9, 0, 9, 0), False),
+    ],
+)
+def test_sets_that_lie_far_apart(one, other, are_far):
+    for sets in ((one, other), (other, one)):
+        assert [words.partition(":")[0] for words in of_extents(*sets)] == (
+            ["the two sets lie far apart"] if are_far else []
+        )
+    assert of_extents(one, None) == of_extents(None, one) == of_extents(one, one) == []
 
 
 def grid(half_lat, half_lon, n=60):

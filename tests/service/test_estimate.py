@@ -156,12 +156,17 @@ def test_bad_estimates(service, body, message):
     assert message in answer.json()["detail"]
 
 
-def test_an_estimate_tells_of_axes_that_look_swapped(service):
+def test_an_estimate_tells_of_sets_that_hardly_belong_together(service):
     lat, lon = np.random.default_rng(3).uniform([[46.2], [6.5]], [[47.7], [9.8]], (2, 50))
-    right, swapped = (
+    right, swapped, elsewhere = (
         {"lat": lat.tolist(), "lon": lon.tolist()},
         {"lat": lon.tolist(), "lon": lat.tolist()},
+        {"lat": (lat - 30).tolist(), "lon": lon.tolist()},
     )
-    for observations, words in ((right, []), (swapped, ["the axes of one set look swapped"])):
+    for observations, words in (
+        (right, []),
+        (swapped, ["the axes of one set look swapped"]),
+        (elsewhere, ["the two sets lie far apart"]),
+    ):
         told = estimate(service, {"inputs": {"observations": observations, "references": right}})
         assert [one.partition(":")[0] for one in told["remarks"]] == words

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from pyarrow import ArrowException
 from pydantic import BaseModel, Field
 
-from georesolve.intake.plausibility import check_match, looks_swapped
+from georesolve.intake.plausibility import check_match, of_extents
 from georesolve.service import errors, pools
 from georesolve.service.http import examples, openapi
 from georesolve.service.resolve.context import Service
@@ -103,7 +103,7 @@ async def estimate_job(request: Request, service: ServiceContext) -> EstimateInf
             await check_types(service, datasets[0], datasets[1], options)
         found = await _estimate(service, *options.in_order(*sets), options)
         if datasets[0] and datasets[1]:
-            found.remarks = looks_swapped(datasets[0].bbox, datasets[1].bbox)
+            found.remarks = of_extents(datasets[0].bbox, datasets[1].bbox)
         return found
 
 
