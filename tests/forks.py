@@ -91,6 +91,12 @@ class _Origin:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
             )
+        atexit.register(self._close)
+
+    def _close(self):
+        # It sees that nobody asks any more.
+        self._requests.close()
+        self._process.wait()
 
     def ask(self, request, *files):
         with self._turn:
