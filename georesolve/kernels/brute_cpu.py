@@ -3,10 +3,11 @@
 import numpy as np
 from numba import njit
 
-from georesolve.kernels.coordinates import unit_vector
-from georesolve.kernels.coordinates_cpu import answer_of, readable
+from georesolve.kernels.boxes_cpu import NO_LIMIT, WIDTH
+from georesolve.kernels.coordinates_cpu import answer_of, readable, unit_vectors
 from georesolve.kernels.index import ReferenceIndex
-from georesolve.kernels.lanes_cpu import lanes_near, lowest_bit
+from georesolve.kernels.lanes_cpu import lanes_near, load_lanes, lowest_bit
+from georesolve.kernels.order_cpu import ROW
 from georesolve.kernels.packets_cpu import LANES, aligned_rows
 from georesolve.kernels.query import Answer, Degrees, Found, Query, StepsSpent
 from georesolve.kernels.threads_cpu import in_threads, threads_for
@@ -17,31 +18,32 @@ _GRAIN = 1 << 16
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def _search(  # type: ignore[no-untyped-def]
-    thread, threads, references, lat_deg, lon_deg, own, reference, chord2
+    thread, threads, vectors, rows, points, order, exclude_self, first_row, reference, chord2
 ):
-    """Write the k nearest references of observations, sixteen of which share a pass over all."""
-    n, k = reference.shape
+    """Write the k nearest of some rows for the observations of an order, sixteen at a time."""
+    n, k = order.size, reference.shape[1]
     n_packets = (n + LANES - 1) // LANES
-    lanes, chords = aligned_rows(4, LANES), aligned_rows(1, LANES)
-    points = references.reshape(references.shape[0], 4, 1)
+    lanes, chords, box = aligned_rows(4, LANES), aligned_rows(1, LANES), aligned_rows(1, WIDTH)
+    places = np.empty(LANES, np.int64)
     for packet in range(n_packets * thread // threads, n_packets * (thread + 1) // threads):
         first = packet * LANES
         used = min(LANES, n - first)
         for lane in range(LANES):
             # Lanes that are not used repeat the last observation, to which nothing is near.
-            i = first + min(lane, used - 1)
-            lanes[0, lane], lanes[1, lane], lanes[2, lane] = unit_vector(lat_deg[i], lon_deg[i])
+            i = order[first + min(lane, used - 1)] & ROW
+            places[lane] = i
             lanes[3, lane] = np.inf if lane < used else -1.0
             for j in range(k):
                 reference[i, j], chord2[i, j] = -1, np.inf
-        for row in range(points.shape[0]):
-            near = lanes_near(points, row, 0, lanes, chords, 0)
+        load_lanes(points, places, lanes, box, 0)
+        for at in range(rows.size):
+            near = lanes_near(vectors, at, 0, lanes, chords, 0)
             while near:
                 lane = lowest_bit(near)
                 near &= near - 1
-                c, i = chords[0, lane], first + lane
+                c, i, row = chords[0, lane], places[lane], rows[at]
                 # Rows ascend, so behind its equals is where a candidate belongs.
-                if not c < lanes[3, lane] or (own.size and row == own[i]):
+                if not c < lanes[3, lane] or (exclude_self and row == first_row + i):
                     continue
                 j = k - 1
                 while j > 0 and c < chord2[i, j - 1]:
@@ -58,20 +60,27 @@ def search(
 ) -> Found | Answer:
     """The k nearest references of every observation; those that are not valid match nothing."""
     n = observations.lat_deg.size
-    own = query.first_row + np.arange(n if query.exclude_self else 0)
-    found = search_rows(index.vectors, observations, own, query.k, query.most_steps)
+    found = Found(np.full((n, query.k), -1), np.full((n, query.k), np.inf))
+    points = unit_vectors(*readable(observations))
+    order = np.flatnonzero(points[:, 2] >= -1.0)
+    left = NO_LIMIT if query.most_steps is None else query.most_steps
+    compare_all(index, points, order, query, left, found)
     return answer_of(found) if measure else found
 
 
-def search_rows(
-    vectors: np.ndarray, observations: Degrees, own: np.ndarray, k: int, most_steps: int | None
-) -> Found:
-    """As `search`; observation i does not match row ``own[i]``, where there are such."""
-    n = observations.lat_deg.size
-    threads = threads_for(len(vectors) * n, _GRAIN)
-    steps = len(vectors) * LANES * -(-n // (LANES * threads))
-    if most_steps is not None and steps > most_steps:
-        raise StepsSpent(f"brute force takes {steps} steps, of which {most_steps} are left")
-    found = Found(np.empty((n, k), np.int64), np.empty((n, k)))
-    in_threads(_search, threads, vectors, *readable(observations), own, *found)
-    return found
+def compare_all(
+    index: ReferenceIndex, points: np.ndarray, order: np.ndarray, query: Query, left: int,
+    found: Found,
+) -> None:  # fmt: skip
+    """Compare observations of an order with all references, if so many steps allow it."""
+    vectors, rows = index.vectors, np.arange(len(index.vectors))
+    if 2 * index.tree.rows.size < rows.size:
+        # Most have too many equals of lower rows to be found.
+        rows = np.unique(index.tree.rows).astype(np.int64)
+        vectors = vectors[rows]
+    threads = threads_for(rows.size * order.size, _GRAIN)
+    steps = rows.size * LANES * -(-order.size // (LANES * threads))
+    if steps > left:
+        raise StepsSpent(f"brute force takes {steps} steps, of which {left} are left")
+    own = query.exclude_self, query.first_row
+    in_threads(_search, threads, vectors[:, :, None], rows, points, order, *own, *found)

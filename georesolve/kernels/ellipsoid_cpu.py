@@ -26,12 +26,12 @@ from georesolve.kernels.geodesic import (
 )
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.lanes_cpu import children_within, lowest_bit
-from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import ROW, in_windows, keys_along
-from georesolve.kernels.packets_cpu import LANES, OnEllipsoid, search_packets, take
+from georesolve.kernels.packets_cpu import LANES, OnEllipsoid
 from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Query, steps_left
 from georesolve.kernels.threads_cpu import in_threads, threads_for
+from georesolve.kernels.tree_cpu import search_part
 from georesolve.kernels.walk_cpu import (
     leaf_of,
     leaves_near,
@@ -235,32 +235,24 @@ def search(
     degrees, size = readable(observations), tree.rows.size
     together = by == "packets" and k < MAX_K and size > 0
     for part, points, order in in_windows(degrees, LANES, size, earth="wgs84"):
-        threads = threads_for(order.size, _GRAIN)
-        asked = (query.exclude_self, query.first_row + part.start)
+        asked = query._replace(first_row=query.first_row + part.start)
+        own = asked.exclude_self, asked.first_row
         by_chord, beyond = np.empty((len(points), 0), np.int64), np.empty(0)
         if together:
-            limits = np.array([max(_PATIENCE, LANES * size // 64), left])
-            tally = np.empty((threads, 2), np.int64)
-            at = (tree, points, order, order.size, limits, tally)
-            if k == 1 and not query.exclude_self:
-                in_threads(search_packets, threads, *at, OnEllipsoid(ONE, MORE))
-                by_chord, beyond = kept(len(points), 1, dtype=np.int64), kept(len(points))
-                in_threads(take, threads, points, 2, by_chord[:, 0], beyond)
-            else:
-                by_chord = kept(len(points), k + 1, dtype=np.int64)
-                chord2 = kept(len(points), k + 1)
-                if order.size < len(points):
-                    by_chord.fill(-1)
-                in_threads(search_lists, threads, *at, by_chord, chord2, *asked, False)
-                beyond = chord2[:, k].copy()
-            if tally[:, 1].any():
-                given_up = ~order[order < 0] & ROW
-                by_chord[given_up], beyond[given_up] = -1, -1.0
-            left = steps_left(left, tally[:, 0], query.most_steps)
+            asked = asked._replace(k=k + (k > 1 or query.exclude_self))
+            chords = Found(kept(len(points), asked.k, dtype=np.int64), kept(len(points), asked.k))
+            if order.size < len(points):
+                chords.reference.fill(-1)
+            patience = max(_PATIENCE, LANES * size // 64)
+            of = (tree, points, order, asked, by, left, patience, chords, OnEllipsoid(ONE, MORE))
+            left, given_up = search_part(*of)
+            by_chord, beyond = chords.reference, chords.key[:, -1].copy()
+            by_chord[given_up], beyond[given_up] = -1, -1.0
+        threads = threads_for(order.size, _GRAIN)
         steps = np.zeros(threads, np.int64)
         in_threads(
             _settle, threads, tree, index.vectors, *(one[part] for one in degrees),
-            by == "brute", *asked, by_chord, beyond, found.reference[part],
+            by == "brute", *own, by_chord, beyond, found.reference[part],
             found.key[part], left, steps,
         )  # fmt: skip
         left = steps_left(left, steps, query.most_steps)

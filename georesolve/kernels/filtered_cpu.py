@@ -312,10 +312,9 @@ def search_trees(  # type: ignore[no-untyped-def]
                     i = some[place] & ROW
                     points[i, 0], points[i, 1] = reference[i, 0], key_of[i, 0]
         elif several:
-            # It measures nothing: a False that is a constant would have it compiled once more.
             search_lists(
                 me, of, own, points, some, n, limits, tally, reference, key_of, exclude_self,
-                first_row, not several,
+                first_row,
             )  # fmt: skip
         else:
             search_packets(me, of, own, points, some, n, limits, tally, kind)

@@ -25,7 +25,6 @@ import numpy as np
 from numba import njit
 
 from georesolve.kernels.boxes_cpu import ALL, NODE_STEPS, STACK, WIDTH
-from georesolve.kernels.coordinates_cpu import measure_part
 from georesolve.kernels.distance import closer
 from georesolve.kernels.lanes_cpu import (
     NOTHING,
@@ -164,10 +163,9 @@ def _begin_anew(collector):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def search_lists(  # type: ignore[no-untyped-def]
-    thread, threads, tree, points, order, n, most, tally,
-    reference, chord2, exclude_self, first_row, measure,
-):  # fmt: skip
-    """Write the k nearest references of the observations of an order; with `measure`, metres.
+    thread, threads, tree, points, order, n, most, tally, reference, chord2, exclude_self, first_row
+):
+    """Write the k nearest references of the observations of an order.
 
     What takes too many steps is left out and marked.
     """
@@ -231,8 +229,6 @@ def search_lists(  # type: ignore[no-untyped-def]
             hard += mark(order, first, first + used)
             continue
         _make(lists)
-        if measure:
-            measure_part(lists.chords)
         for lane in range(used):
             i = places[lane]
             for j in range(k):

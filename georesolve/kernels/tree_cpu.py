@@ -19,19 +19,17 @@ NaN compares false: a NaN in a leaf (padding) is never closer, and points that a
 of every order, hence have no place in the tree and in no packet.
 """
 
-from typing import Any
-
 import numpy as np
 
 from georesolve.kernels.boxes_cpu import NO_LIMIT, Tree, build, whole
-from georesolve.kernels.brute_cpu import search_rows
+from georesolve.kernels.brute_cpu import compare_all
 from georesolve.kernels.cells_cpu import search as search_cells
-from georesolve.kernels.coordinates_cpu import answer_of, readable, unit_vectors
+from georesolve.kernels.coordinates_cpu import answer_of, readable
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.lists_cpu import search_lists
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import MAX_ROWS, ROW, in_windows
-from georesolve.kernels.packets_cpu import LANES, OnSphere, search_packets, take
+from georesolve.kernels.packets_cpu import LANES, OnEllipsoid, OnSphere, search_packets, take
 from georesolve.kernels.query import Answer, Degrees, Found, Query, steps_left
 from georesolve.kernels.singles_cpu import search_singles
 from georesolve.kernels.threads_cpu import in_threads, threads_for
@@ -57,20 +55,18 @@ def search(
     by: Search | None = None,
     window: int | None = None,
 ) -> Found | Answer:
-    """The k nearest references of every observation; as `kernels.brute_cpu.search`.
+    """The k nearest references of every observation; those that are not valid match nothing.
 
     `by` says how to search, cells for k = 1 and without `exclude_self`; `way` where it is left out.
     `window` is how many observations are sorted at a time. Neither has an effect on the answer.
     """
     lat_deg, lon_deg = readable(observations)
-    n = lat_deg.size
-    tree: Tree = index.tree
+    n, tree = lat_deg.size, index.tree
     found = Found(kept(n, query.k, dtype=np.int64), kept(n, query.k))
-    if not tree.keys.size or not n:
+    if not tree.rows.size or not n:
         found.reference.fill(-1)
-        found.key.fill(np.nan if measure else np.inf)
-        return Answer(*found) if measure else found
-    lists = query.k > 1 or query.exclude_self
+        found.key.fill(np.inf)
+        return answer_of(found) if measure else found
     sizes = (n, tree.rows.size, query)
     chosen = by or way("cpu", *sizes, "tree").search
     if chosen == "cells":
@@ -82,65 +78,59 @@ def search(
             found.reference[left], found.key[left] = some
             return answer_of(found) if measure else found
         chosen = walk("cpu", *sizes).search
-    packets = chosen == "packets"
-    # A list is measured where it is made.
-    in_metres = measure and lists and packets
-    loop = search_singles if not packets else search_lists if lists else search_packets
-    lanes = LANES if packets else 1
-    brute = lanes * tree.rows.size
+    lanes = LANES if chosen == "packets" else 1
     least = _LEAST_PATIENCE * lanes**0.5 * (2 + query.k / 6)
     # Of the steps of brute force, what a walk may take before that takes its observations over: the
     # more, the longer a walk for lists takes for a step.
-    patience = max(least, brute / (8 + query.k / 3))
-    most_steps = NO_LIMIT if query.most_steps is None else query.most_steps
-    seen = Degrees(lat_deg, lon_deg)
-    for part, points, order in in_windows(seen, LANES, tree.rows.size, window):
-        start = part.start
-        reference, chord2 = found.reference[part], found.key[part]
-        into: tuple[Any, ...] = (OnSphere(),)
-        if lists or not packets:
-            if order.size < part.stop - start:
-                reference.fill(-1)
-                chord2.fill(np.nan if in_metres else np.inf)
-            into = (reference, chord2, query.exclude_self, query.first_row + start)
-            into = (*into, in_metres) if packets else into
-        threads = threads_for(order.size, _GRAIN)
-        limits = np.array([int(patience), most_steps])
-        tally = np.empty((threads, 2), np.int64)
-        in_threads(loop, threads, tree, points, order, order.size, limits, tally, *into)
-        most_steps = steps_left(most_steps, tally[:, 0], query.most_steps)
-        if loop is search_packets:
-            threads = threads_for(part.stop - start, _TAKE_GRAIN)
-            in_threads(take, threads, points, 1, reference[:, 0], chord2[:, 0])
-        if tally[:, 1].any():
-            rows = ~order[order < 0] & ROW
-            rest = Degrees(lat_deg[part][rows], lon_deg[part][rows])
-            some = _compare_all(index, rest, start + rows, query, most_steps)
-            reference[rows] = some.reference
-            chord2[rows] = answer_of(some).distance_m if in_metres else some.key
-    if in_metres:
-        return Answer(*found)
+    patience = max(least, lanes * tree.rows.size / (8 + query.k / 3))
+    left = NO_LIMIT if query.most_steps is None else query.most_steps
+    for part, points, order in in_windows(Degrees(lat_deg, lon_deg), LANES, tree.rows.size, window):
+        here = Found(found.reference[part], found.key[part])
+        if order.size < len(points):
+            here.reference.fill(-1)
+            here.key.fill(np.inf)
+        asked = query._replace(first_row=query.first_row + part.start)
+        left, rows = search_part(
+            tree, points, order, asked, chosen, left, patience, here, OnSphere()
+        )
+        if rows.size:
+            first = places = np.arange(rows.size)
+            if not query.exclude_self:
+                # Equal ones are compared once.
+                _, first, places = np.unique(
+                    points[rows], axis=0, return_index=True, return_inverse=True
+                )
+            compare_all(index, points, rows[first], asked, left, here)
+            for each in here:
+                each[rows] = each[rows[first[places]]]
     return answer_of(found) if measure else found
 
 
-def _compare_all(
-    index: ReferenceIndex, observations: Degrees, rows: np.ndarray, query: Query, most_steps: int
-) -> Found:
-    """Search some rows of the observations by brute force, equal ones once."""
-    own = query.first_row + rows if query.exclude_self else rows[:0]
-    places = np.arange(rows.size)
-    if not query.exclude_self:
-        vectors = unit_vectors(*observations)
-        _, first, places = np.unique(vectors, axis=0, return_index=True, return_inverse=True)
-        observations = Degrees(*(degrees[first] for degrees in observations))
-    vectors, standing = index.vectors, index.tree.rows
-    inside = np.arange(len(vectors))
-    if 2 * standing.size < len(vectors):
-        # Most references have too many equals of lower rows to be found.
-        inside = np.unique(standing).astype(np.int64)
-        vectors = vectors[inside]
-        at = np.searchsorted(inside, own)
-        own = np.where(np.take(inside, at, mode="clip") == own, at, -1)
-    found = search_rows(vectors, observations, own, query.k, most_steps)
-    reference = np.where(found.reference >= 0, inside[found.reference], -1)
-    return Found(reference[places], found.key[places])
+def search_part(
+    tree: Tree,
+    points: np.ndarray,
+    order: np.ndarray,
+    query: Query,
+    by: Search,
+    left: int,
+    patience: float,
+    found: Found,
+    kind: OnSphere | OnEllipsoid,
+) -> tuple[int, np.ndarray]:
+    """Write the k nearest references of the observations of an order, by packets or singles.
+
+    Returns what is `left` of the steps, and the rows of those whose walk took more than its
+    `patience`, of which nothing is written that is of use.
+    """
+    threads = threads_for(order.size, _GRAIN)
+    limits, tally = np.array([int(patience), left]), np.empty((threads, 2), np.int64)
+    at = (tree, points, order, order.size, limits, tally)
+    if by == "packets" and query.k == 1 and not query.exclude_self:
+        in_threads(search_packets, threads, *at, kind)
+        one = (each[:, 0] for each in found)
+        column = 1 if isinstance(kind, OnSphere) else 2
+        in_threads(take, threads_for(len(points), _TAKE_GRAIN), points, column, *one)
+    else:
+        loop = search_lists if by == "packets" else search_singles
+        in_threads(loop, threads, *at, *found, query.exclude_self, query.first_row)
+    return steps_left(left, tally[:, 0], query.most_steps), ~order[order < 0] & ROW
