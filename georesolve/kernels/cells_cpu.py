@@ -66,9 +66,6 @@ _LEAST_EXTENT = 1e-6
 """Extent on the square below which cells are not made smaller."""
 _CELLS = 3
 """Cells of a block's side: its corners are the sixteen lanes of a packet."""
-_TILE_ROWS = 2
-_TILE_COLUMNS = 4
-"""Blocks that lie together, as the packets of a group should."""
 _LISTED = 128
 """References that a block looks at before its cells are called crowded."""
 _BLOCK = 256
@@ -83,7 +80,7 @@ _GRAIN = 256
 class Grid(NamedTuple):
     """Where cells lie on the square.
 
-    It has `side` of them along its side, an even number; the table has whole tiles of blocks.
+    It has `side` of them along its side, an even number; the table has whole blocks.
     """
 
     side: int
@@ -134,11 +131,8 @@ def _extent(vectors):  # type: ignore[no-untyped-def]
 @njit(inline="always")
 def _place(grid, block):  # type: ignore[no-untyped-def]
     """Row and column of a block's first cell in the table."""
-    tiles = grid.columns // (_CELLS * _TILE_COLUMNS)
-    tile = block // (_TILE_ROWS * _TILE_COLUMNS)
-    row = tile // tiles * _TILE_ROWS + block // _TILE_COLUMNS % _TILE_ROWS
-    column = tile % tiles * _TILE_COLUMNS + block % _TILE_COLUMNS
-    return row * _CELLS, column * _CELLS
+    blocks = grid.columns // _CELLS
+    return block // blocks * _CELLS, block % blocks * _CELLS
 
 
 @njit(inline="always")
@@ -338,11 +332,11 @@ def _grid(vectors: np.ndarray, n_references: int) -> Grid | None:
     wide, high = (max(a, _LEAST_EXTENT) for a in (most_u - least_u, most_v - least_v))
     side = max(_LEAST_SIDE, 2 * math.ceil(math.sqrt(wanted / (wide * high))))
     firsts, counts = [], []
-    for least, most, tile in ((least_v, most_v, _TILE_ROWS), (least_u, most_u, _TILE_COLUMNS)):
+    for least, most in ((least_v, most_v), (least_u, most_u)):
         first, last = (int((a + 1.0) * side / 2.0) for a in (least, most))
         firsts.append(first)
-        counts.append(-(-(last + 1 - first) // (tile * _CELLS)) * tile * _CELLS)
-    # Whole tiles and a least side make more of a few.
+        counts.append(-(-(last + 1 - first) // _CELLS) * _CELLS)
+    # Whole blocks and a least side make more of a few.
     if math.prod(counts) > 2 * wanted + 4 * _LEAST_SIDE**2:
         return None
     return Grid(side, *firsts, *counts)
@@ -350,11 +344,8 @@ def _grid(vectors: np.ndarray, n_references: int) -> Grid | None:
 
 def _blocks_of(cells: np.ndarray, grid: Grid) -> np.ndarray:
     """Blocks that hold some cells; the inverse of `_place`."""
-    row, column = (part // _CELLS for part in np.divmod(cells.astype(np.int64), grid.columns))
-    tiles = grid.columns // (_CELLS * _TILE_COLUMNS)
-    tile = row // _TILE_ROWS * tiles + column // _TILE_COLUMNS
-    within = row % _TILE_ROWS * _TILE_COLUMNS + column % _TILE_COLUMNS
-    return np.unique(tile * _TILE_ROWS * _TILE_COLUMNS + within)
+    row, column = np.divmod(cells.astype(np.int64), grid.columns)
+    return np.unique(row // _CELLS * (grid.columns // _CELLS) + column // _CELLS)
 
 
 def _fill(index: ReferenceIndex, grid: Grid, blocks: np.ndarray, table: np.ndarray) -> None:
