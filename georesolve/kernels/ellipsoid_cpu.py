@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 
 from georesolve.kernels.boxes_cpu import ALL, NO_LIMIT, STACK, WIDTH
+from georesolve.kernels.brute_cpu import compare_all
 from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.coordinates_cpu import readable
 from georesolve.kernels.distance import closer, squared_chord
@@ -27,20 +28,12 @@ from georesolve.kernels.geodesic import (
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.lanes_cpu import children_within, lowest_bit
 from georesolve.kernels.memory_cpu import kept
-from georesolve.kernels.order_cpu import ROW, in_windows, keys_along
+from georesolve.kernels.order_cpu import ROW, in_windows
 from georesolve.kernels.packets_cpu import LANES, OnEllipsoid
-from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Query, steps_left
+from georesolve.kernels.query import Answer, Degrees, Found, Query, steps_left
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.tree_cpu import search_part
-from georesolve.kernels.walk_cpu import (
-    leaf_of,
-    leaves_near,
-    leaves_to_fill,
-    look,
-    put,
-    take_whole,
-    walk,
-)
+from georesolve.kernels.walk_cpu import look, put, take_whole, walk
 from georesolve.kernels.ways import Search
 from georesolve.kernels.within_cpu import count, pairs
 
@@ -168,12 +161,10 @@ def _settle(  # type: ignore[no-untyped-def]
     """Write the k nearest of observations by their geodesics, in the order of their rows.
 
     `by_chord` has the k nearest by their chords, and `beyond` the least squared chord of all
-    others. Where that is below 0, or not given, it is not known: they walk by themselves.
+    others. Where that is below 0 it is not known: they walk by themselves.
     """
     n, k = key.shape
     box, stack = np.empty(6), np.empty(STACK, np.int64)
-    n_near = leaves_to_fill(k, exclude_self)
-    keys, first_place, place = np.empty(1, np.int64), np.zeros(1, np.int64), np.empty((1, 4))
     here, there, found = np.empty((3, _BLOCK)), np.empty((3, _BLOCK)), np.empty((2, _BLOCK))
     steps = 0
     stop = n * (thread + 1) // threads
@@ -184,41 +175,35 @@ def _settle(  # type: ignore[no-untyped-def]
         _load(
             lat_deg[first:last], lon_deg[first:last], reference[first:last], key[first:last], here
         )
-        if beyond.size:
-            for j in range(k):
-                _measure(vectors, by_chord[first:last, j], here, there, found)
-                for i in range(first, last):
-                    row = by_chord[i, j]
-                    if row >= 0:
-                        metres, chord2 = found[0, i - first], found[1, i - first]
-                        if not 0.0 < chord2 <= SHORT2:
-                            x, y, z = here[0, i - first], here[1, i - first], here[2, i - first]
-                            metres = geodesic_m(
-                                x, y, z, vectors[row, 0], vectors[row, 1], vectors[row, 2]
-                            )
-                        put(key[i], reference[i], k - 1, metres, row)
-            steps += (last - first) * k * _GEODESIC_STEPS
+        for j in range(k):
+            _measure(vectors, by_chord[first:last, j], here, there, found)
+            for i in range(first, last):
+                row = by_chord[i, j]
+                if row >= 0:
+                    metres, chord2 = found[0, i - first], found[1, i - first]
+                    if not 0.0 < chord2 <= SHORT2:
+                        x, y, z = here[0, i - first], here[1, i - first], here[2, i - first]
+                        metres = geodesic_m(
+                            x, y, z, vectors[row, 0], vectors[row, 1], vectors[row, 2]
+                        )
+                    put(key[i], reference[i], k - 1, metres, row)
+        steps += (last - first) * k * _GEODESIC_STEPS
         for i in range(first, last):
             x, y, z = here[0, i - first], here[1, i - first], here[2, i - first]
             rows, lengths = reference[i], key[i]
-            most_near = beyond[i] if beyond.size else -1.0
             worst = ALL
-            if most_near >= 0.0:
+            if beyond[i] >= 0.0:
                 # Mostly the others are far, and an estimate, a little more than the bound, will do.
-                is_far = most_near >= _FAR2 * lengths[k - 1] ** 2
+                is_far = beyond[i] >= _FAR2 * lengths[k - 1] ** 2
                 worst = 0.0 if is_far else min(worst, outermost(lengths[k - 1]))
-            if x == x and most_near <= worst and tree.keys.size:
+            if x == x and beyond[i] <= worst:
                 _start(rows, lengths)
                 own = first_row + i if exclude_self else -1
                 ranked = Ranked(x, y, z, own, rows, lengths)
                 box[0], box[1], box[2], box[3], box[4], box[5] = x, y, z, x, y, z
                 if brute:
                     box[:3], box[3:] = -2.0, 2.0
-                place[0, 0], place[0, 1], place[0, 2] = x, y, z
-                keys_along(place, first_place, 0, 1, 1, keys)
-                leaf = leaf_of(tree.keys, keys[0], 0)
-                near, near_stop = leaves_near(tree.keys, leaf, n_near)
-                steps += walk(tree, ranked, box, worst, near, near_stop, most - steps, stack)
+                steps += walk(tree, ranked, box, worst, 0, 0, most - steps, stack)
             for j in range(k):
                 if lengths[j] == np.inf:
                     rows[j] = -1
@@ -231,29 +216,34 @@ def search(
     """The k nearest references of every observation by their geodesics; keys are metres."""
     n, k, tree = observations.lat_deg.size, query.k, index.tree
     found = Found(kept(n, k, dtype=np.int64), kept(n, k))
+    if not tree.rows.size:
+        found.reference.fill(-1)
+        found.key.fill(np.inf)
+        return answer_of(found) if measure else found
     left = NO_LIMIT if query.most_steps is None else query.most_steps
-    degrees, size = readable(observations), tree.rows.size
-    together = by == "packets" and k < MAX_K and size > 0
-    for part, points, order in in_windows(degrees, LANES, size, earth="wgs84"):
-        asked = query._replace(first_row=query.first_row + part.start)
-        own = asked.exclude_self, asked.first_row
-        by_chord, beyond = np.empty((len(points), 0), np.int64), np.empty(0)
-        if together:
-            asked = asked._replace(k=k + (k > 1 or query.exclude_self))
-            chords = Found(kept(len(points), asked.k, dtype=np.int64), kept(len(points), asked.k))
-            if order.size < len(points):
-                chords.reference.fill(-1)
-            patience = max(_PATIENCE, LANES * size // 64)
+    patience = max(_PATIENCE, LANES * tree.rows.size // 64)
+    # Packets find the second by chords, too.
+    more = k > 1 or query.exclude_self or by != "packets"
+    degrees = readable(observations)
+    for part, points, order in in_windows(degrees, LANES, tree.rows.size, earth="wgs84"):
+        asked = query._replace(k=k + more, first_row=query.first_row + part.start)
+        chords = Found(kept(len(points), asked.k, dtype=np.int64), kept(len(points), asked.k))
+        if order.size < len(points):
+            chords.reference.fill(-1)
+        given_up = order[:0]
+        if by == "brute":
+            compare_all(index, points, order, asked, left, chords)
+        else:
             of = (tree, points, order, asked, by, left, patience, chords, OnEllipsoid(ONE, MORE))
             left, given_up = search_part(*of)
-            by_chord, beyond = chords.reference, chords.key[:, -1].copy()
-            by_chord[given_up], beyond[given_up] = -1, -1.0
+        beyond = chords.key[:, -1].copy()
+        chords.reference[given_up], beyond[given_up] = -1, -1.0
         threads = threads_for(order.size, _GRAIN)
         steps = np.zeros(threads, np.int64)
         in_threads(
             _settle, threads, tree, index.vectors, *(one[part] for one in degrees),
-            by == "brute", *own, by_chord, beyond, found.reference[part],
-            found.key[part], left, steps,
+            by == "brute", asked.exclude_self, asked.first_row, chords.reference, beyond,
+            found.reference[part], found.key[part], left, steps,
         )  # fmt: skip
         left = steps_left(left, steps, query.most_steps)
     return answer_of(found) if measure else found

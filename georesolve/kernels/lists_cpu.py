@@ -47,7 +47,9 @@ from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, lo
 
 _CARRIED = WIDTH
 """Number of the first entry of a list that was made before numbers began anew."""
-_FIRST = _CARRIED + MAX_K
+_MOST = MAX_K + 1
+"""Entries of a list: the ellipsoid asks for one more than are answered."""
+_FIRST = _CARRIED + -(-_MOST // WIDTH) * WIDTH
 """Number of the first reference that is seen."""
 
 
@@ -186,7 +188,7 @@ def search_lists(  # type: ignore[no-untyped-def]
     made = Lists(
         aligned_rows(4, LANES), np.empty(LANES), aligned_rows(entries + 1, LANES).view(np.int64),
         aligned_rows(WIDTH, WIDTH).view(np.int64), seen, numbers, np.empty(3, np.int64),
-        np.empty((LANES, MAX_K)), np.empty((LANES, k)), np.empty((LANES, k)),
+        np.empty((LANES, _MOST)), np.empty((LANES, k)), np.empty((LANES, k)),
     )  # fmt: skip
     boxes_of = aligned_rows(1, WIDTH)
     places = np.empty(LANES, np.int64)
