@@ -33,8 +33,8 @@ _SAMPLE = 512
 _PARTS_BITS = 11
 _PART_BITS = 8
 """At most so many parts of the whole, and about so many points in each."""
-_WINDOW = 1 << 20
-"""Observations sorted at a time: their memory is used again for the next."""
+_WINDOW, _WINDOW_OF_REFERENCES = 1 << 20, 2
+"""Observations sorted at a time, at least and a reference: their memory is used again."""
 _INSERTION = 24
 _DIGIT_BITS = 8
 
@@ -323,15 +323,12 @@ def _range(points: np.ndarray) -> tuple[int, int]:
 
 
 def windows(
-    observations: Degrees,
-    n_references: int,
-    window: int | None = None,
-    earth: Earth = "sphere",
+    observations: Degrees, n_references: int, earth: Earth = "sphere"
 ) -> Iterator[tuple[slice, Scratch]]:
-    """Parts of the observations, up to `window` each: their unit vectors, and memory to sort."""
+    """Parts of the observations: their unit vectors, and memory to sort them."""
     lat_deg, lon_deg = observations
     n = lat_deg.size
-    window = min(n, window or max(_WINDOW, 2 * n_references), MAX_ROWS)
+    window = min(n, max(_WINDOW, _WINDOW_OF_REFERENCES * n_references), MAX_ROWS)
     memory = scratch(window)
     for start in range(0, n, max(window, 1)):
         part = slice(start, min(start + window, n))
@@ -341,12 +338,8 @@ def windows(
 
 
 def in_windows(
-    observations: Degrees,
-    run: int,
-    n_references: int,
-    window: int | None = None,
-    earth: Earth = "sphere",
+    observations: Degrees, run: int, n_references: int, earth: Earth = "sphere"
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Parts of the observations, up to `window` each, their unit vectors, and these in order."""
-    for part, here in windows(observations, n_references, window, earth):
+    """Parts of the observations, their unit vectors, and these in order."""
+    for part, here in windows(observations, n_references, earth):
         yield part, here.points, here.order[: sort(here, run)]

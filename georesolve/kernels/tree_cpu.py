@@ -53,15 +53,14 @@ def search(
     *,
     measure: bool = False,
     by: Search | None = None,
-    window: int | None = None,
 ) -> Found | Answer:
     """The k nearest references of every observation; those that are not valid match nothing.
 
     `by` says how to search, cells for k = 1 and without `exclude_self`; `way` where it is left out.
-    `window` is how many observations are sorted at a time. Neither has an effect on the answer.
+    It has no effect on the answer.
     """
-    lat_deg, lon_deg = readable(observations)
-    n, tree = lat_deg.size, index.tree
+    degrees, tree = readable(observations), index.tree
+    n = degrees.lat_deg.size
     found = Found(kept(n, query.k, dtype=np.int64), kept(n, query.k))
     if not tree.rows.size or not n:
         found.reference.fill(-1)
@@ -70,12 +69,12 @@ def search(
     sizes = (n, tree.rows.size, query)
     chosen = by or way("cpu", *sizes, "tree").search
     if chosen == "cells":
-        left = search_cells(index, Degrees(lat_deg, lon_deg), found, sampled=by is None)
-        if left is not None:
-            rest = Degrees(lat_deg[left], lon_deg[left])
-            walked = walk("cpu", left.size, tree.rows.size, query).search
-            some = search(index, rest, query, by=walked, window=window)
-            found.reference[left], found.key[left] = some
+        rows = search_cells(index, degrees, found, sampled=by is None)
+        if rows is not None:
+            rest = Degrees(*(each[rows] for each in degrees))
+            walked = walk("cpu", rows.size, tree.rows.size, query).search
+            some = search(index, rest, query, by=walked)
+            found.reference[rows], found.key[rows] = some
             return answer_of(found) if measure else found
         chosen = walk("cpu", *sizes).search
     lanes = LANES if chosen == "packets" else 1
@@ -84,15 +83,14 @@ def search(
     # more, the longer a walk for lists takes for a step.
     patience = max(least, lanes * tree.rows.size / (8 + query.k / 3))
     left = NO_LIMIT if query.most_steps is None else query.most_steps
-    for part, points, order in in_windows(Degrees(lat_deg, lon_deg), LANES, tree.rows.size, window):
+    for part, points, order in in_windows(degrees, LANES, tree.rows.size):
         here = Found(found.reference[part], found.key[part])
         if order.size < len(points):
             here.reference.fill(-1)
             here.key.fill(np.inf)
         asked = query._replace(first_row=query.first_row + part.start)
-        left, rows = search_part(
-            tree, points, order, asked, chosen, left, patience, here, OnSphere()
-        )
+        how = (asked, chosen, left, patience, here, OnSphere())
+        left, rows = search_part(tree, points, order, *how)
         if rows.size:
             first = places = np.arange(rows.size)
             if not query.exclude_self:

@@ -17,6 +17,7 @@ from georesolve.kernels import (
     measure,
     merge,
     nearest,
+    order_cpu,
     tree_cpu,
 )
 from georesolve.kernels.coordinates_cpu import readable, unit_vectors
@@ -147,13 +148,15 @@ def test_any_split_gives_the_same_bytes(references, observations, k, exclude_sel
 
 @pytest.mark.parametrize("k", [1, 9])
 @pytest.mark.parametrize("name", SETS)
-def test_packets_in_windows_find_the_same(name, k):
+def test_packets_in_windows_find_the_same(name, k, monkeypatch):
     references, observations = SETS[name]
     index = build_index(*references)
     brute = find(index, *observations, k=k, algorithm="brute")
     seen = Degrees(*observations)
+    monkeypatch.setattr(order_cpu, "_WINDOW_OF_REFERENCES", 0)
     for window, by in ((10, "packets"), (1000, "packets"), (1000, "singles")):
-        found = tree_cpu.search(index, seen, Query(k), by=by, window=window)
+        monkeypatch.setattr(order_cpu, "_WINDOW", window)
+        found = tree_cpu.search(index, seen, Query(k), by=by)
         assert same_bytes(found, brute), (window, by)
 
 
