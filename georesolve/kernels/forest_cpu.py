@@ -32,21 +32,16 @@ _GRAIN = 1 << 13
 class Forest(NamedTuple):
     """References of groups, along the curve in trees of their own.
 
-    `points`, `rows`, `keys` and `boxes` are as those of `boxes_cpu.Tree`, tree after tree.
-
-    Attributes
-    ----------
-    times : int64 array, shape (n_leaves, 8), or (0, 8) where they do not matter
-    held, leaves, nodes : int64 array, shape (n_trees + 1,)
-        Where the references, the leaves and the nodes of each tree begin, and those after the last.
-    earliest, latest : int64 array, shape (n_trees,)
-        Of the references whose own tree it is; neither falls within a group.
-    buckets : int64 array, shape (8 n_trees,)
-        The tree from which on that of a time is looked for; see `bucket_of`.
-    trees : int64 array, shape (n_groups + 1,)
-        Where the trees of each group begin.
-    reaches : bool
-        A tree has copies of references of other trees, so that an observation walks one alone.
+    - `points`, `rows`, `keys`, `boxes` and `times` are as those of `boxes_cpu.Tree`, tree after
+      tree.
+    - `held`, `leaves`, `nodes`, int64 (n_trees + 1,): where the references, the leaves and the
+      nodes of each tree begin, and those after the last.
+    - `earliest`, `latest`, int64 (n_trees,): of the references whose own tree it is; neither falls
+      within a group.
+    - `buckets`, int64 (8 n_trees,): the tree from which on that of a time is looked for; see
+      `bucket_of`.
+    - `trees`, int64 (n_groups + 1,): where the trees of each group begin.
+    - `reaches`: a tree has copies of references of other trees, so an observation walks one alone.
     """
 
     points: np.ndarray
