@@ -64,20 +64,15 @@ def search(
     points = unit_vectors(*readable(observations))
     order = np.flatnonzero(points[:, 2] >= -1.0)
     left = NO_LIMIT if query.most_steps is None else query.most_steps
-    compare_all(index, points, order, query, left, found)
+    compare_all(index.vectors, np.arange(len(index.vectors)), points, order, query, left, found)
     return answer_of(found) if measure else found
 
 
 def compare_all(
-    index: ReferenceIndex, points: np.ndarray, order: np.ndarray, query: Query, left: int,
-    found: Found,
+    vectors: np.ndarray, rows: np.ndarray, points: np.ndarray, order: np.ndarray, query: Query,
+    left: int, found: Found,
 ) -> None:  # fmt: skip
-    """Compare observations of an order with all references, if so many steps allow it."""
-    vectors, rows = index.vectors, np.arange(len(index.vectors))
-    if 2 * index.tree.rows.size < rows.size:
-        # Most have too many equals of lower rows to be found.
-        rows = np.unique(index.tree.rows).astype(np.int64)
-        vectors = vectors[rows]
+    """Compare observations of an order with references of some rows, if so many steps allow it."""
     threads = threads_for(rows.size * order.size, _GRAIN)
     steps = rows.size * LANES * -(-order.size // (LANES * threads))
     if steps > left:

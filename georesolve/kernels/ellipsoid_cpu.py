@@ -232,7 +232,8 @@ def search(
             chords.reference.fill(-1)
         given_up = order[:0]
         if by == "brute":
-            compare_all(index, points, order, asked, left, chords)
+            rows = np.arange(len(index.vectors))
+            compare_all(index.vectors, rows, points, order, asked, left, chords)
         else:
             of = (tree, points, order, asked, by, left, patience, chords, OnEllipsoid(ONE, MORE))
             left, given_up = search_part(*of)

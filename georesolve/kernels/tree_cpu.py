@@ -98,7 +98,12 @@ def search(
                 _, first, places = np.unique(
                     points[rows], axis=0, return_index=True, return_inverse=True
                 )
-            compare_all(index, points, rows[first], asked, left, here)
+            vectors, standing = index.vectors, np.arange(len(index.vectors))
+            if 2 * tree.rows.size < standing.size:
+                # Most have too many equals of lower rows to be found.
+                standing = np.unique(tree.rows).astype(np.int64)
+                vectors = vectors[standing]
+            compare_all(vectors, standing, points, rows[first], asked, left, here)
             for each in here:
                 each[rows] = each[rows[first[places]]]
     return answer_of(found) if measure else found
