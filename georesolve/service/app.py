@@ -22,7 +22,7 @@ from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.maps import router as maps
 from georesolve.service.maps.cache import Maps
 from georesolve.service.metrics import Metrics
-from georesolve.service.ops import health, prometheus
+from georesolve.service.ops import router as ops
 from georesolve.service.page import router as page
 from georesolve.service.processes import router as processes
 from georesolve.service.receiving.ingest import Ingest
@@ -35,7 +35,6 @@ from georesolve.service.settings import Settings
 from georesolve.service.store.checks import Checks
 from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.store import Store
-from georesolve.service.turns import Turns
 from georesolve.workers.machine.memory import keep_what_is_loaded
 
 _DESCRIPTION = """\
@@ -85,7 +84,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
                     quotas=Quotas(settings),
                     metrics=metrics,
                     # JSON is read in the thread of the event loop.
-                    reading=Turns(1),
+                    reading=pools.Turns(1),
                 )
                 # A request gets the first as its owner sees it: see `service.auth.access`.
                 app.state.service, app.state.maps = service, open_maps
@@ -120,6 +119,6 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
     install_error_handlers(app)
     # Routes are looked through in this order.
     of_resources = (estimate, datasets, processes, jobs, results, maps)
-    for module in (resolve, *of_resources, health, prometheus, page):
+    for module in (resolve, *of_resources, ops, page):
         app.include_router(module.router)
     return app

@@ -1,10 +1,12 @@
 """Threads for what waits, apart by what it waits for: a silent bucket holds up no key check.
 
-Searches, decoders, jobs and the cluster have pools of their own. That of asyncio is not used.
+Owners take turns where they share threads. Searches, decoders, jobs and the cluster have pools of
+their own. That of asyncio is not used.
 """
 
 import asyncio
 import os
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
@@ -13,13 +15,70 @@ from functools import partial, wraps
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from georesolve.service import errors
-from georesolve.service.turns import Turns
 
 _TURN_SECONDS = 30.0
 """So long a request waits for a thread to an object store; what holds one may take minutes."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Turns:
+    """Lets so many work at a time. A free place goes to the owner who holds the fewest."""
+
+    def __init__(self, places: int, most_of_one: int | None = None) -> None:
+        self._places = self._free = places
+        self._most_of_one = most_of_one or places
+        self._held: Counter[str] = Counter()
+        self._waiting: dict[str, deque[tuple[asyncio.Future[None], int]]] = {}
+
+    @asynccontextmanager
+    async def place(self, owner: str, *, alone: bool = False) -> AsyncIterator[None]:
+        """Wait for a place, and hold it; `alone` holds all of them."""
+        places = self._places if alone else 1
+        await self.take(owner, places)
+        try:
+            yield
+        finally:
+            self.give_back(owner, places)
+
+    async def take(self, owner: str, places: int = 1) -> None:
+        """Wait for places; their holder gives them back."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(owner, deque()).append((turn, places))
+        self._give()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            # Of one that was cancelled while it waited the turn is cancelled too.
+            if turn.cancelled():
+                self._give()
+            else:
+                self.give_back(owner, places)
+            raise
+
+    def give_back(self, owner: str, places: int = 1) -> None:
+        """Give places back."""
+        self._free += places
+        self._held[owner] -= places
+        self._give()
+
+    def _give(self) -> None:
+        while self._waiting:
+            owner = min(self._waiting, key=self._held.__getitem__)
+            turns = self._waiting[owner]
+            turn, places = turns[0]
+            if not turn.cancelled():
+                # Nobody passes over one who waits for several.
+                if places > self._free or self._held[owner] + places > self._most_of_one:
+                    return
+                self._free -= places
+                self._held[owner] += places
+                turn.set_result(None)
+            turns.popleft()
+            del self._waiting[owner]
+            if turns:
+                self._waiting[owner] = turns
 
 
 class _Threads:
@@ -116,8 +175,8 @@ checks = Pool("checks", 2)
 """Checks of `/readyz`, which anybody may ask for: they wait for a disk or a bucket."""
 disk = Pool("disk", 8)
 """Files of the data folder."""
-compute = Pool("compute", 3)
-"""What takes Python's lock from the event loop again and again; turns bound it further."""
+compute = SharedPool("compute", 2)
+"""What takes Python's lock from the event loop again and again: more would only do so in turn."""
 remote = SharedPool("remote", 16, 8, _TURN_SECONDS)
 """Files that may lie in an object store, or on a server."""
 

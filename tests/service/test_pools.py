@@ -19,10 +19,9 @@ from georesolve.kernels.threads_cpu import allowed
 from georesolve.service import pools
 from georesolve.service.disk import Probe
 from georesolve.service.http import bodies
-from georesolve.service.ops.health import get_health
+from georesolve.service.ops.router import get_health
 from georesolve.service.resolve import outcome, sets
 from georesolve.service.resolve.models import MatchInputs
-from georesolve.service.turns import Turns
 from tests.conftest import NO_CLUSTER, finished, running_service, wait_until
 from tests.lines import line_to
 from tests.object_store import BUCKET, seaweed
@@ -191,9 +190,7 @@ def test_a_search_that_asks_elsewhere_takes_one_core(monkeypatch):
 def test_arrays_of_many_columns_are_made_a_table_by_a_thread():
     """6 KB with 250 columns took 57 ms, however short the request was."""
     threads = []
-    ingest = SimpleNamespace(
-        converting=Turns(1), from_arrays=lambda *_: threads.append(threading.current_thread())
-    )
+    ingest = SimpleNamespace(from_arrays=lambda *_: threads.append(threading.current_thread()))
     service = SimpleNamespace(ingest=ingest, owner="a")
 
     async def make(columns):

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from georesolve.service.turns import Turns
+from georesolve.service.pools import Turns
 
 
 async def work(turns, order, name, until=None):

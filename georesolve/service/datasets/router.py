@@ -29,7 +29,6 @@ from georesolve.service.store.names import Condition
 from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.rows import DatasetRow
 from georesolve.service.store.store import Store
-from georesolve.service.turns import Turns
 from georesolve.workers.results.result import TableRows
 from georesolve.workers.sets.datasets import first_rows
 from georesolve.workers.sets.sources import SourceFailed, SourceFiles
@@ -157,8 +156,6 @@ class DatasetList(BaseModel):
 
 _MOST_ROWS = 100
 _MOST_BYTES = 16 << 20
-_looking = Turns(2)
-"""For first rows, which take Python's lock from the event loop while they become texts."""
 _ROWS = {"example": [{"id": "Frankfurt", "lat": 50.11, "lon": 8.68}]}
 _ETAG = {"ETag": openapi.header("strong: its sha256")}
 _REGISTERED: openapi.Answers = {
@@ -395,11 +392,9 @@ async def get_first_rows(
         return up_to(_MOST_BYTES, JSON.pieces(TableRows(table), lambda role: row.dataset))
 
     try:
-        if row.dataset.lies_elsewhere:
-            content = await pools.remote(store.owner or "", read)
-        else:
-            async with _looking.place(store.owner or ""):
-                content = await pools.disk(read)
+        # As they become texts they take Python's lock.
+        threads = pools.remote if row.dataset.lies_elsewhere else pools.compute
+        content = await threads(store.owner or "", read)
     except SourceFailed as failed:
         raise errors.DatasetDamaged(str(failed)) from None
     except (OSError, pa.ArrowException):

@@ -142,7 +142,7 @@ class _Body:
                 f"the Content-Encoding {encoding[:80]!r} is not supported: send gzip, or none",
                 headers={"Accept-Encoding": "gzip"},
             )
-        size, is_coming = 0, True
+        size, is_coming, owner = 0, True, self._scope.get("state", {}).get("owner") or ""
         unpacker = zlib.decompressobj(zlib.MAX_WBITS + 16)
         while is_coming:
             message = await self.receive()
@@ -152,7 +152,8 @@ class _Body:
             packed, is_coming = message.get("body", b""), message.get("more_body", False)
             while packed:
                 # A body may have a member, or a hundred, for each byte that comes of it.
-                unpacker, piece, packed = await pools.compute(_unpack, unpacker, packed)
+                unpacked = await pools.compute(owner, _unpack, unpacker, packed)
+                unpacker, piece, packed = unpacked
                 if not piece:
                     continue
                 size += len(piece)

@@ -28,7 +28,6 @@ from georesolve.service.settings import Settings
 from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.rows import JobRow
 from georesolve.service.store.store import Store
-from georesolve.service.turns import Turns
 from georesolve.workers.cluster import Cluster
 from georesolve.workers.jobs import CarriedTooLong, Job
 from georesolve.workers.machine.logs import about
@@ -65,7 +64,7 @@ class Supervisor:
         self._library = library
         self._metrics = metrics
         self._disk = Disk(settings)
-        self._places = Turns(settings.concurrent_jobs)
+        self._places = pools.Turns(settings.concurrent_jobs)
         self._threads = pools.Pool("job", settings.concurrent_jobs)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._live: set[str] = set()

@@ -29,7 +29,6 @@ from georesolve.service.receiving.decoding import Limits
 from georesolve.service.receiving.uploads import Upload
 from georesolve.service.settings import Settings
 from georesolve.service.store.rows import DatasetRow
-from georesolve.service.turns import Turns
 from georesolve.workers.sets.datasets import Dataset
 from georesolve.workers.storage.files import sync
 
@@ -37,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 Place = Callable[[str, int], str]
 """Where the value of a column, whose name is a step of a pointer, stands in a row."""
-_CONVERTED_AT_A_TIME = 2
-"""More would only take Python's lock from the event loop in turn."""
 
 
 class Folder:
@@ -76,7 +73,6 @@ class Ingest:
         self._sources = Sources(settings.sources, self._limits)
         # Not the threads of all others, which a few slow files would take up.
         self._decoders = pools.SharedPool("decode", settings.concurrent_decodes)
-        self.converting = Turns(_CONVERTED_AT_A_TIME)
         self._children = open_decoders()
         self._incoming = settings.data_dir / "incoming"
         self._incoming.mkdir(parents=True, exist_ok=True)

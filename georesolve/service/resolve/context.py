@@ -23,7 +23,6 @@ from georesolve.service.results.response import Results
 from georesolve.service.settings import Settings
 from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.store import Store
-from georesolve.service.turns import Turns
 from georesolve.workers.at_hand import prepare, prepare_thread
 
 logger = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ class AtHand:
         # One is for the event loop. Most of an answer is Python, whose threads wait for each other:
         # on two cores, two of them gave 64 clients two thirds of what one gave.
         threads = min(_MOST_THREADS, max(1, cores - 1))
-        self._turns = Turns(threads)
+        self._turns = pools.Turns(threads)
         # This one is that of the event loop, which answers what is quick.
         prepare_thread(cores)
         self._unanswered: Counter[str] = Counter()
@@ -163,7 +162,7 @@ class Service:
     memory: Memory
     quotas: Quotas
     metrics: Metrics
-    reading: Turns
+    reading: pools.Turns
     views: dict[tuple[str, bool], "Service"] = field(default_factory=dict)
     """What `of` gave, by owner and whether it sees all: every request asks for one."""
 

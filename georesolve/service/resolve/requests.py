@@ -199,7 +199,7 @@ async def parsed(service: Service, content: bytearray, model: type[M]) -> M:
     async with service.reading.place(service.owner):
         start = time.monotonic()
         try:
-            return await pools.compute(_read_json, model, content)
+            return await pools.compute(service.owner, _read_json, model, content)
         finally:
             # Meanwhile others were hardly answered. They have as long before the next is read.
             await asyncio.sleep(time.monotonic() - start)

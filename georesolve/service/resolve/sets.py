@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic_core import to_json
 
@@ -198,21 +198,17 @@ async def planned(
         case Upload():
             return await ingest.from_upload(source, reading, folder.path, owner)
         case GeoJson(document, inside):
-            content = await pools.compute(to_json, document)
+            content = await pools.compute(owner, to_json, document)
             upload = await pools.disk(
                 keep_upload, content, folder.path, "application/geo+json", place + inside
             )
             return await ingest.from_upload(upload, reading, folder.path, owner)
         case Arrays(columns, inside, by_row):
             given = columns, reading, place + inside, by_row
-            if is_short and _are_few(columns):
+            values = sum(map(len, columns.values()))
+            if is_short and len(columns) <= _FEW_COLUMNS and values <= _FEW_VALUES:
                 return ingest.from_arrays(*given)
-            async with ingest.converting.place(owner):
-                return await pools.compute(ingest.from_arrays, *given)
-
-
-def _are_few(columns: dict[str, list[Any]]) -> bool:
-    return len(columns) <= _FEW_COLUMNS and sum(map(len, columns.values())) <= _FEW_VALUES
+            return await pools.compute(owner, ingest.from_arrays, *given)
 
 
 def sizes_of(

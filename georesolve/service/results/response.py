@@ -8,11 +8,12 @@ for the whole.
 import errno
 import io
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Annotated, Any, BinaryIO, TypeVar
+from itertools import accumulate, pairwise
+from typing import Annotated, Any, BinaryIO
 
 import pyarrow as pa
 from fastapi import Request
@@ -38,7 +39,6 @@ from georesolve.service.links import OGC_RELATION, base_of
 from georesolve.service.store.checks import Checks
 from georesolve.service.store.rows import Delivery, JobRow
 from georesolve.service.store.store import Store
-from georesolve.service.turns import Turns
 from georesolve.workers.results.manifest import (
     Extent,
     Manifest,
@@ -59,12 +59,6 @@ _HELD_FILES = 16
 job is dismissed meanwhile."""
 _KEPT_MANIFESTS = 16
 """Each has a hundred bytes or two a row group: a MB at 2^29 rows."""
-
-
-_making = Turns(2)
-"""For batches that are made at the same time, of however many results. What asks servers takes
-turns of its owner instead: a silent one would hold all places."""
-T = TypeVar("T")
 
 
 def format_of(delivery: Delivery, headers: Headers) -> Format:
@@ -113,44 +107,47 @@ class Results:
         lines = " lines" if format.geometry == "line" else ""
         headers = saved_as(format.name, f"{job.name}{lines}.{format.suffix}")
         headers["Link"] = f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'
+        if format == PARQUET:
+            return await self.parquet(job, request, headers=headers)
         with result_of(job):
-            if format != PARQUET:
-                run, pieces = await self._making(job, format), self._pieces(job, format)
-                return await _stream_response(run, pieces, format, headers)
-            manifest = await self.store.files(self.manifest_of, job)
-            file = File(
-                partial(_open, manifest),
-                manifest.size_bytes,
-                manifest.digest,
-                await self.store.files(look_at_manifest, self.store.job_folder(job.id)),
-                format.media_type,
-                format.name,
-                self._spans(job, manifest, manifest.extents()),
-            )
-            return await file_response(self.store.files, file, request, headers)
+            run, pieces = await self._making(job, format), self._pieces(job, format)
+            return await _stream_response(run, pieces, format, headers)
 
-    async def part(self, job: JobRow, name: str, request: Request) -> Response:
-        """A part of the result of a job, which is a Parquet file of its own."""
+    async def parquet(
+        self,
+        job: JobRow,
+        request: Request,
+        part: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
+        """The result of a job, or a part of it, which is a Parquet file of its own."""
         _refuse_elsewhere(job)
-        with result_of(job):
-            manifest = await self.store.files(self.manifest_of, job)
-            part = next((one for one in manifest.parts if one.name == name), None)
-            if part is None:
+        run = self.store.files
+        manifest = await run(self.manifest_of, job)
+        extents, digest = manifest.extents(), manifest.digest
+        if part is not None:
+            found = next((one for one in manifest.parts if one.name == part), None)
+            if found is None:
                 raise errors.NotThere(
-                    f"the result of the job {job.id!r} has no part {name[:80]!r}: "
+                    f"the result of the job {job.id!r} has no part {part[:80]!r}: "
                     f"/jobs/{job.id}/results/parts lists those that it has"
                 )
-            extent = Extent(part, 0, part.size_bytes)
-            file = File(
-                partial(manifest.open, extent),
-                part.size_bytes,
-                part.digest,
-                await self.store.files(manifest.look, extent),
-                PARQUET.media_type,
-                name,
-                self._spans(job, manifest, [extent]),
-            )
-            return await file_response(self.store.files, file, request)
+            extents, digest = [Extent(found, 0, found.size_bytes)], found.digest
+        edges = accumulate((one.size_bytes for one in extents), initial=0)
+        spans = [
+            Span(*ends, partial(self._check, job, manifest, extent))
+            for ends, extent in zip(pairwise(edges), extents, strict=True)
+        ]
+        held = _HELD_FILES if isinstance(manifest.place, Folder) else 0
+
+        def opened() -> BinaryIO:
+            return io.BufferedReader(Matches(manifest, held, extents), BLOCK_BYTES)
+
+        with result_of(job):
+            look = await run(manifest.look, extents[-1])
+            told = look, PARQUET.media_type, part or PARQUET.name
+            file = File(opened, spans[-1].stop, digest, *told, spans)
+            return await file_response(run, file, request, headers)
 
     def manifest_of(self, job: JobRow) -> Manifest:
         """The manifest of a job's result."""
@@ -175,10 +172,11 @@ class Results:
             ) from None
 
     async def _making(self, job: JobRow, format: Format) -> Run:
-        """What calls the makers of a format: by turns of the owner where a set lies elsewhere."""
-        if format.geometry != "" and await pools.database(self._asks_elsewhere, job):
-            return partial(pools.remote, self.store.owner or "")
-        return partial(_by_turns, self.store.files)
+        """What calls the makers of a format: a server that is silent holds up none but these."""
+        asks = not isinstance(self.store.root, Folder)
+        if format.geometry != "" and not asks:
+            asks = await pools.database(self._asks_elsewhere, job)
+        return partial(pools.remote if asks else pools.compute, self.store.owner or "")
 
     def _pieces(self, job: JobRow, format: Format) -> Iterator[bytes]:
         """The result in a format other than Parquet, which may refuse its values; else OSError."""
@@ -189,12 +187,6 @@ class Results:
     def _asks_elsewhere(self, job: JobRow) -> bool:
         sets = (self.store.dataset(id) for id in (job.observations, job.references))
         return any(one.dataset.lies_elsewhere for one in sets if one is not None)
-
-    def _spans(self, job: JobRow, manifest: Manifest, extents: list[Extent]) -> Iterator[Span]:
-        start = 0
-        for extent in extents:
-            check = partial(self._check, job, manifest, extent)
-            yield Span(start, start := start + extent.size_bytes, check)
 
     async def _check(self, job: JobRow, manifest: Manifest, extent: Extent) -> None:
         """Compare the file that an extent lies in with its digest."""
@@ -246,11 +238,6 @@ def _kept_manifest(folder: Home, look: Look, digest: str) -> Manifest | None:
     return manifest if manifest.digest == digest else None
 
 
-def _open(manifest: Manifest) -> BinaryIO:
-    held = _HELD_FILES if isinstance(manifest.place, Folder) else 0
-    return io.BufferedReader(Matches(manifest, held), BLOCK_BYTES)
-
-
 async def _stream_response(
     run: Run, pieces: Iterator[bytes], format: Format, headers: Mapping[str, str]
 ) -> StreamingResponse:
@@ -272,13 +259,6 @@ async def _stream_response(
             **headers,
         },
     )
-
-
-async def _by_turns(run: Run, function: Callable[..., T], *given: Any) -> T:
-    """What a function makes that waits for no server, a few at a time."""
-    async with _making.place(""):
-        made: T = await run(function, *given)
-        return made
 
 
 @contextmanager

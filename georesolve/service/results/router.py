@@ -106,4 +106,4 @@ async def get_parts(job: Job, results: OwnResults, request: Request) -> Parts:
 )
 async def get_part(job: Job, name: PartName, results: OwnResults, request: Request) -> Response:
     """A part of the result of a job: a Parquet file of its own."""
-    return await results.part(job, name, request)
+    return await results.parquet(job, request, name)

@@ -201,15 +201,17 @@ def read_manifest(folder: Home) -> Manifest:
 
 
 class Matches(SeekableFile):
-    """`matches.parquet`, to be read anywhere.
+    """`matches.parquet`, or some `extents` of it, to be read anywhere.
 
     So many files are `held` open from the begin, so that they can be read to their end although the
     job is dismissed meanwhile. Of the others one at a time is open.
     """
 
-    def __init__(self, manifest: Manifest, held: int = 0) -> None:
+    def __init__(
+        self, manifest: Manifest, held: int = 0, extents: list[Extent] | None = None
+    ) -> None:
         self._manifest = manifest
-        self._extents = manifest.extents()
+        self._extents = extents or manifest.extents()
         sizes = (extent.size_bytes for extent in self._extents)
         self._edges = list(accumulate(sizes, initial=0))
         self.size = self._edges[-1]
