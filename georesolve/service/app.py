@@ -68,8 +68,8 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
             with (
                 closing(Ingest(settings, disk)) as ingest,
                 closing(AtHand(settings)) as at_hand,
-                store.changes.watched(cluster.read, library.forget_used, open_maps.forget_gone),
             ):
+                also = cluster.read, library.forget_used, open_maps.forget_gone
                 service = Service(
                     settings=settings,
                     store=store,
@@ -89,7 +89,8 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
                 # A request gets the first as its owner sees it: see `service.auth.access`.
                 app.state.service, app.state.maps = service, open_maps
                 keep_what_is_loaded()
-                yield
+                async with store.changes.watched(*also):
+                    yield
 
     app = DescribedApp(
         title="georesolve",

@@ -31,21 +31,21 @@ async def running(settings: Settings, holder: str) -> AsyncIterator[Supervisor]:
         lease = store.lease(holder)
         await lease.taken()
         library = library_of(settings, store)
-        with store.changes.watched():
-            supervisor = Supervisor(settings, store, library, metrics)
+        supervisor = Supervisor(settings, store, library, metrics)
 
-            def tell() -> dict[str, Any]:
-                return {"cluster": asdict(supervisor.keeper.state()), "metrics": metrics.counted()}
+        def tell() -> dict[str, Any]:
+            return {"cluster": asdict(supervisor.keeper.state()), "metrics": metrics.counted()}
 
-            # It may not even stop its jobs, which are those of another by then.
-            die = partial(os.kill, os.getpid(), signal.SIGKILL)
-            async with (
-                lease.kept(tell, supervisor.keeper.news, lost=die),
-                supervisor.running(),
-                pools.beside(Retention(settings, store, library).sweep_for_ever(), "retention"),
-            ):
-                keep_what_is_loaded()
-                yield supervisor
+        # It may not even stop its jobs, which are those of another by then.
+        die = partial(os.kill, os.getpid(), signal.SIGKILL)
+        async with (
+            store.changes.watched(),
+            lease.kept(tell, supervisor.keeper.news, lost=die),
+            supervisor.running(),
+            pools.beside(Retention(settings, store, library).sweep_for_ever(), "retention"),
+        ):
+            keep_what_is_loaded()
+            yield supervisor
 
 
 def run(settings: Settings, holder: str | None = None, addresses: str = "") -> int:

@@ -329,7 +329,11 @@ def test_a_dismissed_job_that_waits_leaves_its_runner(tmp_path, store):
     looking = supervisor.Supervisor(Settings(data_dir=tmp_path / "data"), store, library, metrics)
 
     async def look():
-        async with asyncio.timeout(30), pools.beside(looking._look_for_jobs(), "looker"):
+        async with (
+            asyncio.timeout(30),
+            store.changes.watched(),
+            pools.beside(looking._look_for_jobs(), "looker"),
+        ):
             jobs = [store.add_job(row, row, MatchOptions(), Delivery()) for _ in range(3)]
             while len(looking._tasks) < 3:
                 await asyncio.sleep(0.01)
@@ -340,8 +344,7 @@ def test_a_dismissed_job_that_waits_leaves_its_runner(tmp_path, store):
             assert [*looking._tasks] == jobs[2:]
             looking._tasks[jobs[2]].cancel()
 
-    with store.changes.watched():
-        asyncio.run(look())
+    asyncio.run(look())
     looking._threads.close()
 
 

@@ -1,4 +1,4 @@
-"""Tells of changes in the database, of whichever process: one thread looks for all who wait.
+"""Tells of changes in the database, of whichever process: one task looks for all who wait.
 
 A front tells a runner on the same machine of a job at once, by a named pipe: its bell.
 """
@@ -7,13 +7,15 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
+from georesolve.service import pools
+from georesolve.service.store.engine import of_single_statements
 from georesolve.service.store.schema import jobs
 
 logger = logging.getLogger(__name__)
@@ -41,63 +43,63 @@ class Changes:
         # Whether this process is about to end: those who wait are woken, and go.
         self.stopping = False
         self._engine = engine
-        self._version = _VERSION[engine.dialect.name]
-        self._look_seconds = _LOOK_SECONDS[engine.dialect.name]
-        self._lock = threading.Lock()
-        self._stirred = threading.Event()
-        self._is_open = False
-        self._listeners: dict[str | None, dict[asyncio.Event, asyncio.AbstractEventLoop]] = {}
-        self._seen: dict[str, tuple[object, ...]] = {}
-        self._counting: sa.PoolProxiedConnection | None = None
+        self._dialect = engine.dialect.name
+        self._errors = (SQLAlchemyError, engine.dialect.loaded_dbapi.Error)
+        # One connection: it counts the commits of all others.
+        self._connection: sa.Connection | None = None
+        self._looking = threading.Lock()
+        self._stirred = asyncio.Event()
+        self._listeners: dict[str | None, set[asyncio.Event]] = {}
 
     def version(self) -> object:
         """What every commit of any process changes; None where that takes an answer of a server.
 
         SQLite has it in shared memory: it takes the event loop microseconds, and waits for nothing.
         """
-        if self._engine.dialect.name != "sqlite":
-            return None
-        # One connection: it counts the commits of all others.
-        with suppress(self._engine.dialect.loaded_dbapi.Error, SQLAlchemyError), self._lock:
-            if self._counting is None:
-                self._counting = self._engine.raw_connection()
-                self._counting.cursor().execute("PRAGMA busy_timeout=0")
-            return self._counting.cursor().execute(self._version).fetchone()
+        if self._dialect == "sqlite":
+            with suppress(*self._errors):
+                return self._look()
         return None
+
+    def _look(self) -> object:
+        with self._looking:
+            if self._connection is None:
+                engine = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+                self._connection = engine.connect()
+                if self._dialect == "sqlite":
+                    self._connection.exec_driver_sql("PRAGMA busy_timeout=0")
+            # Not by SQLAlchemy, which takes most of the time of a look.
+            cursor = self._connection.connection.cursor()
+            cursor.execute(_VERSION[self._dialect])
+            return cursor.fetchall()
 
     def close(self) -> None:
         """Close what is open here."""
-        if self._counting is not None:
-            self._counting.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            # It may be broken: it goes back to no pool.
+            connection.invalidate()
+            connection.close()
 
-    @contextmanager
-    def watched(self, *also: Callable[[], None]) -> Iterator[None]:
-        """Look for changes in a thread from now on; call `also` at the begin and after each."""
-        self._is_open = True
-        thread = threading.Thread(target=self._watch, args=(also,), name="changes", daemon=True)
-        thread.start()
-        try:
+    @asynccontextmanager
+    async def watched(self, *also: Callable[[], None]) -> AsyncIterator[None]:
+        """Look for changes from now on; threads call `also` at the begin and after each."""
+        self._stirred = asyncio.Event()
+        async with pools.beside(self._watch(also), "changes"):
             yield
-        finally:
-            self._is_open = False
-            self._stirred.set()
-            thread.join(2 * _RETRY_SECONDS)
 
     @contextmanager
     def of(self, id: str | None) -> Iterator[asyncio.Event]:
         """An event that is set when a job changes, or anything for None; its reader clears it."""
         event = asyncio.Event()
-        with self._lock:
-            self._listeners.setdefault(id, {})[event] = asyncio.get_running_loop()
+        self._listeners.setdefault(id, set()).add(event)
         self._stirred.set()
         try:
             yield event
         finally:
-            with self._lock:
-                del self._listeners[id][event]
-                if not self._listeners[id]:
-                    del self._listeners[id]
-                    self._seen.pop(id or "", None)
+            self._listeners[id].remove(event)
+            if not self._listeners[id]:
+                del self._listeners[id]
 
     def stop(self) -> None:
         """Wake all who wait: this process is about to end."""
@@ -105,57 +107,46 @@ class Changes:
         self._wake(set(self._listeners))
 
     def _wake(self, ids: set[str | None]) -> None:
-        with self._lock:
-            found = [pair for id in ids for pair in self._listeners.get(id, {}).items()]
-        for event, loop in found:
-            # The loop of one who was just waiting may have ended.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(event.set)
+        for event in [event for id in ids for event in self._listeners.get(id, ())]:
+            event.set()
 
-    def _watch(self, also: tuple[Callable[[], None], ...]) -> None:
-        errors = (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error)
-        while self._is_open:
-            try:
-                with self._engine.connect() as connection:
-                    connection = connection.execution_options(isolation_level="AUTOCOMMIT")
-                    self._watch_with(connection, also)
-            except errors as error:
-                logger.warning("changes of the database cannot be seen: %s", error)
-                self._stirred.wait(_RETRY_SECONDS)
-                self._stirred.clear()
-
-    def _watch_with(self, connection: sa.Connection, also: tuple[Callable[[], None], ...]) -> None:
-        # Not by SQLAlchemy, which takes most of the time of a look: a runner looks all the time.
-        cursor = connection.connection.cursor()
+    async def _watch(self, also: tuple[Callable[[], None], ...]) -> None:
         known: object = None
-        while self._is_open:
-            cursor.execute(self._version)
-            version = cursor.fetchall()
-            if version != known:
-                known = version
-                self._wake(self._changed(connection))
-                for look in also:
-                    look()
-            self._stirred.wait(self._pause())
+        seen: dict[str, tuple[object, ...]] = {}
+        while True:
             self._stirred.clear()
+            pause = self._pause()
+            try:
+                version = await pools.database(self._look)
+                if version != known:
+                    ids = {id for id in self._listeners if id}
+                    now = await pools.database(self._states, ids) if ids else {}
+                    self._wake({None, *(id for id in ids if now.get(id) != seen.get(id, ()))})
+                    known, seen = version, now
+                    for look in also:
+                        await pools.database(look)
+            except Exception as error:
+                is_foreseen = isinstance(error, self._errors)
+                logger.warning(
+                    "changes of the database cannot be seen: %s", error, exc_info=not is_foreseen
+                )
+                self.close()
+                known, pause = None, _RETRY_SECONDS
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stirred.wait()
 
     def _pause(self) -> float:
-        with self._lock:
-            if self._listeners.keys() - {None}:
-                return self._look_seconds
-            return _ANY_SECONDS if self._listeners else _IDLE_SECONDS
+        if self._listeners.keys() - {None}:
+            return _LOOK_SECONDS[self._dialect]
+        return _ANY_SECONDS if self._listeners else _IDLE_SECONDS
 
-    def _changed(self, connection: sa.Connection) -> set[str | None]:
-        """Which of those that are waited for have changed since the last look."""
-        with self._lock:
-            waited = set(self._listeners)
-        ids = waited - {None}
+    def _states(self, ids: set[str]) -> dict[str, tuple[object, ...]]:
+        """How jobs are that are waited for."""
         columns = (jobs.c.id, jobs.c.status, jobs.c.rows_done, jobs.c.updated)
-        rows = connection.execute(sa.select(*columns).where(jobs.c.id.in_(ids))) if ids else ()
-        now = {row.id: tuple(row) for row in rows}
-        changed = {id for id in ids if id and now.get(id) != self._seen.get(id, ())}
-        self._seen = now
-        return {None, *changed} if None in waited else {*changed}
+        with of_single_statements(self._engine).connect() as connection:
+            rows = connection.execute(sa.select(*columns).where(jobs.c.id.in_(ids)))
+            return {row.id: tuple(row) for row in rows}
 
 
 class Bell:
