@@ -30,10 +30,9 @@ from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
 from georesolve.service.store import lease as lease_module
 from georesolve.service.store import schema
-from georesolve.service.store.adoption import Adoption
 from georesolve.service.store.changes import Bell
 from georesolve.service.store.engine import open_database
-from georesolve.service.store.keys import hash_of, prefix_of
+from georesolve.service.store.keys import Adoption, hash_of, prefix_of
 from georesolve.service.store.lease import Lease
 from georesolve.service.store.listing import JobQuery, Page
 from georesolve.service.store.names import Condition

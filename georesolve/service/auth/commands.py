@@ -7,14 +7,13 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from georesolve.service import errors
 from georesolve.service.settings import KeyRole, Settings
-from georesolve.service.store.adoption import Adoption
 from georesolve.service.store.engine import (
     database_exists,
     name_of_database,
     open_database,
     refuse_missing,
 )
-from georesolve.service.store.keys import Key, Keys, prefix_of
+from georesolve.service.store.keys import Adoption, Key, Keys, prefix_of
 
 
 def run(

@@ -13,11 +13,10 @@ import sqlalchemy as sa
 from georesolve.service import errors, pools
 from georesolve.service.clock import new_id, now, seconds_between
 from georesolve.service.disk import Probe, removing
-from georesolve.service.store.adoption import NOBODY
 from georesolve.service.store.changes import Bell, Changes
 from georesolve.service.store.engine import Admission, Queries, name_of_database, open_database
 from georesolve.service.store.identity import ID_FILE, refuse_other_store
-from georesolve.service.store.keys import Keys
+from georesolve.service.store.keys import NOBODY, Keys
 from georesolve.service.store.lease import Lease
 from georesolve.service.store.listing import JobQuery, Page
 from georesolve.service.store.names import Names, is_newest
