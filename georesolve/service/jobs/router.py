@@ -1,7 +1,5 @@
 """`/jobs`: what became of accepted work; `/jobs/{id}/events` tells it while it happens."""
 
-import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -27,8 +25,6 @@ router = APIRouter(tags=["jobs"])
 JobId = Annotated[str, Path(description="the id of the job", examples=[examples.JOB_ID])]
 
 SharedCluster = Annotated[ClusterView, own("cluster")]
-_LOOK_SECONDS = 5.0
-"""How often a listener looks for itself: the service may be stopping."""
 _EVENTS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "`status` first and when that changes, `progress` with every piece of work, "
@@ -185,5 +181,4 @@ async def get_events(
                 yield ServerSentEvent(event=kind, data=info, id=known)
             if has_ended:
                 return
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), _LOOK_SECONDS)
+            await changed.wait()

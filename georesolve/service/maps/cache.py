@@ -1,6 +1,5 @@
 """The maps of results that this process has open: each is made when it is first asked for."""
 
-import asyncio
 import math
 import os
 import shutil
@@ -57,7 +56,8 @@ class Maps:
         self.run = pools.SharedPool("maps", _THREADS)
         self._pictures: OrderedDict[str, bytes] = OrderedDict()
         self._picture_bytes = 0
-        self._opened: OrderedDict[str, asyncio.Task[Drawn]] = OrderedDict()
+        self._opened: OrderedDict[str, Drawn] = OrderedDict()
+        self._drawing = pools.Shared[Drawn]()
 
     async def picture(self, name: str, draw: Callable[[], Awaitable[bytes]]) -> bytes:
         """The picture that a name stands for, as it was drawn before if it is kept."""
@@ -76,16 +76,14 @@ class Maps:
 
         `observations` gives those of the job if it is to be made, or raises that they are gone.
         """
-        if (making := self._opened.pop(id, None)) is None:
-            making = asyncio.create_task(self.run(owner, self._made, id, manifest, observations))
-            # One that failed is tried again.
-            making.add_done_callback(
-                lambda one: (one.cancelled() or one.exception()) and self._opened.pop(id, None)
-            )
-        self._opened[id] = making
+        drawn = self._opened.get(id) or await self._drawing(
+            id, lambda: self.run(owner, self._made, id, manifest, observations)
+        )
+        self._opened[id] = drawn
+        self._opened.move_to_end(id)
         if len(self._opened) > _MOST_OPEN:
             self._opened.popitem(last=False)
-        return await asyncio.shield(making)
+        return drawn
 
     def forget_gone(self) -> None:
         """Remove the maps of results that are gone, and close those that any process removed."""
@@ -96,10 +94,9 @@ class Maps:
                 for id in {*ids} - self._store.with_result(ids):
                     shutil.rmtree(self._folder.path / id, ignore_errors=True)
         # Until they are closed they take the disk.
-        for id, making in tuple(self._opened.items()):
+        for id in tuple(self._opened):
             with suppress(OSError):
-                paths = map_paths(self._folder.path / id)
-                if making.done() and not all(path.exists() for path in paths):
+                if not all(path.exists() for path in map_paths(self._folder.path / id)):
                     self._opened.pop(id, None)
 
     def folder(self, id: str) -> Path:

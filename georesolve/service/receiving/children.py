@@ -176,7 +176,10 @@ class Children:
 
 
 class _Without(MetaPathFinder):
-    """Finds no module of a name, whether it is installed or not."""
+    """Finds no module of a name, whether it is installed or not.
+
+    A module of None in `sys.modules` is taken for the module by what Cython compiled.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
