@@ -195,7 +195,8 @@ async def register_dataset(
     row, is_new = await _registered(request, library, parameters)
     if not is_new:
         response.status_code = 200
-    return await _told(row, row.id, library, request, response)
+    here = f"{base_of(request)}/datasets/{row.id}"
+    return await pools.database(_info, row, library.store, response, here)
 
 
 @router.put(
@@ -229,7 +230,8 @@ async def put_dataset(
                 await library.store.files(library.withdraw, row)
         raise
     row = await pools.database(library.get, row.id)
-    return await _told(row, id, library, request, response)
+    here = f"{base_of(request)}/datasets/{id}"
+    return await pools.database(_info, row, library.store, response, here)
 
 
 async def _registered(
@@ -269,15 +271,9 @@ async def _registered(
         return replace(row, name=name), is_new
 
 
-async def _told(
-    row: DatasetRow, address: str, library: Library, request: Request, response: Response
-) -> DatasetInfo:
-    response.headers["Location"] = f"{base_of(request)}/datasets/{address}"
-    return await pools.database(_info, row, library.store, response)
-
-
-def _info(row: DatasetRow, store: Store, response: Response) -> DatasetInfo:
+def _info(row: DatasetRow, store: Store, response: Response, location: str = "") -> DatasetInfo:
     response.headers["ETag"] = f'"{row.dataset.sha256}"'
+    response.headers.update({"Location": location} if location else {})
     return DatasetInfo.of(row, store.names.of([row.id])[row.id], store.owners(), store)
 
 

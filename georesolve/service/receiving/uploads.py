@@ -9,18 +9,15 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import Any
 
 from fastapi import Request
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import MultipartParser, parse_options_header
+from python_multipart.multipart import MultipartParser, MultipartState, parse_options_header
 
 from georesolve.intake.columns import listed
 from georesolve.intake.errors import meant
 from georesolve.service import errors, pools
-
-if TYPE_CHECKING:
-    from python_multipart.multipart import MultipartCallbacks
 
 _PIECE_BYTES = 1 << 20
 """So much is read and written at a time, by another thread; less takes no time worth one."""
@@ -97,6 +94,8 @@ async def receive_form(
                 await pools.disk(_write_all, parser.write, pieces)
         except FormParserError as error:
             raise errors.InvalidRequest(f"the form cannot be read: {error}") from None
+        if parser.state != MultipartState.END:
+            raise errors.InvalidRequest("the form breaks off: no last boundary came; send it whole")
         form.refuse_partial()
         return form
 
@@ -123,12 +122,10 @@ class Form:
         self._name = ""
         self._file: Upload | None = None
         self._text = b""
-        self._is_whole = False
 
-    def callbacks(self) -> "MultipartCallbacks":
+    def callbacks(self) -> Any:
         """What the parser calls."""
-        found = {name[1:]: getattr(self, name) for name in dir(self) if name.startswith("_on_")}
-        return cast("MultipartCallbacks", found)
+        return {name[1:]: getattr(self, name) for name in dir(self) if name.startswith("_on_")}
 
     def close(self) -> None:
         """Let go of the file that has come in part."""
@@ -136,9 +133,7 @@ class Form:
             self._file.close()
 
     def refuse_partial(self) -> None:
-        """Refuse a form that ends before all of it is there."""
-        if not self._is_whole:
-            raise errors.InvalidRequest("the form breaks off: no last boundary came; send it whole")
+        """Refuse a form that has not all parts."""
         if len(self.parts) < len(self._names):
             raise self._refusal(list(self.parts))
 
@@ -148,10 +143,6 @@ class Form:
             f"{listed(found) if found else 'none'} (as texts it may have the options "
             f"{', '.join(self._field_names)})"
         )
-
-    def _on_part_begin(self) -> None:
-        self._headers = {}
-        self._text = b""
 
     def _on_header_field(self, data: bytes, start: int, end: int) -> None:
         self._field += data[start:end]
@@ -209,6 +200,4 @@ class Form:
         else:
             self._file.close()
             self.parts[self._name], self._file = self._file, None
-
-    def _on_end(self) -> None:
-        self._is_whole = True
+        self._headers, self._text = {}, b""
