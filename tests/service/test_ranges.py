@@ -18,7 +18,7 @@ from georesolve.intake.points import Bounds
 from georesolve.intake.sources import Source
 from georesolve.service.errors import InvalidInput, StorageFull, TooLarge
 from georesolve.service.receiving import decoders
-from georesolve.service.receiving.decoding import Decode, Limits
+from georesolve.service.receiving.decoding import Limits, cut, decode_to
 from georesolve.workers.storage.files import sha256_of
 
 N = 400_000
@@ -76,7 +76,7 @@ def check(path, format, tasks, ranges, **reading):
     # As texts: of coordinates that are NaN, none equals another.
     assert repr(replace(decoded, file=expected.file)) == repr(expected)
     # The process that finds ranges decodes none of them.
-    assert sum(isinstance(task, Decode) for task in tasks) - (ranges > 1) == ranges
+    assert sum(task.function is decode_to for task in tasks) == ranges
     left = {one.name for one in path.parent.iterdir()}
     assert left == {path.name, path.with_suffix(".out").name, path.with_suffix(".once").name}
 
@@ -211,7 +211,7 @@ def test_the_evidence_is_that_of_all_rows(tmp_path, tasks):
     with pytest.raises(canonical.InvalidInput) as expected:
         in_this_process(tmp_path / "g", "parquet", **reading)
     assert (told.value.detail, told.value.errors) == (expected.value.detail, expected.value.errors)
-    assert sum(isinstance(task, Decode) and task.most > 1 for task in tasks) == 2
+    assert sum(task.function is cut for task in tasks) == 2
 
 
 def test_ranges_share_the_limits_of_one_file(tmp_path, tasks):

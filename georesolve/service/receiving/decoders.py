@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, RootModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from georesolve.intake.canonical import Decoded, joined
 from georesolve.intake.columns import Columns
@@ -23,9 +23,9 @@ from georesolve.intake.errors import Refused
 from georesolve.intake.plausibility import Findings
 from georesolve.intake.sources import Range, Source
 from georesolve.service.errors import TooLarge, problem_of
-from georesolve.service.receiving import sandbox
+from georesolve.service.receiving import decoding, sandbox
 from georesolve.service.receiving.children import Child, Children
-from georesolve.service.receiving.decoding import REFUSALS, Decode, Join, Limits, Task, serve
+from georesolve.service.receiving.decoding import REFUSALS, Limits, Task
 from georesolve.workers.sets.datasets import Dataset, Facts
 from georesolve.workers.sets.evidence import Evidence
 from georesolve.workers.storage.files import Digest
@@ -69,11 +69,7 @@ class _Decoded(_Answer):
 
 
 class _Cut(_Answer):
-    ranges: list[Range] = Field(min_length=2, max_length=_MOST_PROCESSES)
-
-
-class _First(RootModel[_Decoded | _Cut]):
-    """A file, or the ranges in which several processes decode it."""
+    ranges: list[Range] = Field(max_length=_MOST_PROCESSES)
 
 
 _KINDS = {one.__name__: one for one in REFUSALS}
@@ -98,7 +94,7 @@ def open_decoders() -> Children:
     has = sandbox.available()
     if not all(has):
         logger.warning("files of strangers are decoded in half a sandbox, the kernel has %s", has)
-    children = Children(serve, PRELOADED, LEFT_OUT)
+    children = Children(decoding.serve, PRELOADED, LEFT_OUT)
     children.make_ready()
     return children
 
@@ -109,14 +105,16 @@ def decode_in_child(
     """Decode a file to `target`; blocks. Raises a problem of the file, NotReady, DecoderFailed."""
     budget = _Budget(source, limits, time.monotonic() + limits.seconds, children)
     try:
-        task, most = Decode(source, target), _most_for(source)
-        # While one looks for ranges, those that will decode them start.
-        children.make_ready(1 + most)
-        first = _answer_to(task._replace(most=most), _First, budget).root
-        if isinstance(first, _Cut) and (made := _in_ranges(first.ranges, budget, target)):
-            return made
-        decoded = first if isinstance(first, _Decoded) else _answer_to(task, _Decoded, budget)
-        return decoded.of(target).dataset, Digest()
+        if (most := _most_for(source)) > 1:
+            # While one looks for ranges, those that will decode them start.
+            children.make_ready(1 + most)
+            looking = Task(decoding.cut, source, (most,), [source.path], [])
+            ranges = _answer_to(looking, _Cut, budget).ranges
+            # One process looks at all of a file that is too large.
+            is_cut = len(ranges) > 1 and ranges[-1].stop <= limits.rows
+            if is_cut and (made := _in_ranges(ranges, budget, target)):
+                return made
+        return _answer_to(_decoding(source, target), _Decoded, budget).of(target).dataset, Digest()
     except BaseException:
         target.unlink(missing_ok=True)
         raise
@@ -147,6 +145,11 @@ class _Budget(NamedTuple):
         return self._replace(limits=limits)
 
 
+def _decoding(source: Source, target: Path) -> Task:
+    unpacked = [] if source.unpacked is None else [source.unpacked]
+    return Task(decoding.decode_to, source, (target,), [source.path], [target, *unpacked])
+
+
 def _most_for(source: Source) -> int:
     """Processes that may decode a file: one a core for a large one."""
     is_small = source.unpacked is not None or source.path.stat().st_size < _LARGE_BYTES
@@ -157,9 +160,8 @@ def _in_ranges(ranges: list[Range], budget: _Budget, target: Path) -> tuple[Data
     """Decode a file in a process a range; None where it has to be read in one go."""
     source = budget.source
     targets = [target, *(target.with_suffix(f".{i}") for i in range(1, len(ranges)))]
-    tasks = [
-        Decode(source._replace(range=one), its) for one, its in zip(ranges, targets, strict=True)
-    ]
+    sources = [source._replace(range=one) for one in ranges]
+    tasks = list(map(_decoding, sources, targets))
     share, digest = budget.share(len(tasks)), Digest()
     try:
         with ThreadPoolExecutor(len(tasks), "range") as threads:
@@ -171,7 +173,8 @@ def _in_ranges(ranges: list[Range], budget: _Budget, target: Path) -> tuple[Data
             # A column may hold numbers in one range, and text in another.
             if len({(one.facts.columns, *one.types) for one in answers}) > 1:
                 return None
-            _answer_to(Join(source, target, targets[1:]), _Answer, budget)
+            joining = Task(decoding.join, source, (target, targets[1:]), targets[1:], [target])
+            _answer_to(joining, _Answer, budget)
         counted.result()
     except REFUSALS:
         return None
@@ -189,7 +192,7 @@ def _in_ranges(ranges: list[Range], budget: _Budget, target: Path) -> tuple[Data
 def _answer_to(task: Task, kind: type[_A], budget: _Budget) -> _A:
     """Have a process of its own do a task."""
     # The process may write these files, and make none.
-    for path in task.files[1]:
+    for path in task.writes:
         path.touch()
     with budget.children.child(budget.seconds_left) as child:
         # One that has ended meanwhile is told of below.

@@ -11,6 +11,7 @@ import json
 import os
 import resource
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,7 +25,7 @@ from georesolve.intake.columns import Reading
 from georesolve.intake.errors import Refused
 from georesolve.intake.points import Bounds
 from georesolve.intake.readers import ranges_of
-from georesolve.intake.sources import Range, Source, Table
+from georesolve.intake.sources import Source, Table
 from georesolve.service import errors
 from georesolve.service.receiving.sandbox import confine, libraries
 from georesolve.workers.sets.datasets import Facts, streamed
@@ -47,63 +48,41 @@ class Limits(Bounds):
     written_bytes: int = resource.RLIM_INFINITY
 
 
-class Decode(NamedTuple):
-    """Make a dataset of a file, or of a range of it, or find ranges for several processes."""
+class Task(NamedTuple):
+    """What a process does with a file: a function below, what it is given, and its files."""
 
+    function: Callable[..., dict[str, Any]]
     source: Source
-    target: Path
-    most: int = 1
-    """Processes that may decode it."""
-
-    @property
-    def files(self) -> tuple[list[Path], list[Path]]:
-        """What it reads, and what it writes."""
-        unpacked = self.source.unpacked
-        return [self.source.path], [self.target, *([] if unpacked is None else [unpacked])]
-
-    def answer(self, limits: Limits) -> dict[str, Any]:
-        """The numbers and names of the dataset, and what its rows showed; or the ranges."""
-        ranges = self._ranges(limits) if self.most > 1 else []
-        # One process looks at all of a file that is too large.
-        if len(ranges) > 1 and ranges[-1].stop <= limits.rows:
-            return {"ranges": ranges}
-        dataset, findings = decode(self.source, self.target, limits)
-        return {
-            "facts": {one.name: getattr(dataset, one.name) for one in fields(Facts)},
-            "types": [str(type) for type in pq.read_schema(self.target).types],
-            "points": findings.points,
-            "evidence": findings.evidence.as_json(),
-        }
-
-    def _ranges(self, limits: Limits) -> list[Range]:
-        """Ranges of the file: none of one that is wrong, as decoding it will tell better."""
-        try:
-            return ranges_of(self.source, self.most)
-        except Exception as error:
-            if _refusal_of(error, self.source, limits) is None:
-                raise
-            return []
+    given: tuple[Any, ...]
+    reads: list[Path]
+    writes: list[Path]
 
 
-class Join(NamedTuple):
+def decode_to(source: Source, limits: Limits, target: Path) -> dict[str, Any]:
+    """Make a dataset of a file, or of a range: its numbers and names, and what its rows showed."""
+    dataset, findings = decode(source, target, limits)
+    return {
+        "facts": {one.name: getattr(dataset, one.name) for one in fields(Facts)},
+        "types": [str(type) for type in pq.read_schema(target).types],
+        "points": findings.points,
+        "evidence": findings.evidence.as_json(),
+    }
+
+
+def cut(source: Source, limits: Limits, most: int) -> dict[str, Any]:
+    """Find ranges for so many processes: none in what is wrong, as decoding it will tell better."""
+    try:
+        return {"ranges": ranges_of(source, most)}
+    except Exception as error:
+        if _refusal_of(error, source, limits) is None:
+            raise
+        return {"ranges": []}
+
+
+def join(source: Source, limits: Limits, target: Path, others: list[Path]) -> dict[str, Any]:
     """Append what was made of ranges to what was made of the first one."""
-
-    source: Source
-    target: Path
-    others: list[Path]
-
-    @property
-    def files(self) -> tuple[list[Path], list[Path]]:
-        """What it reads, and what it writes."""
-        return self.others, [self.target]
-
-    def answer(self, limits: Limits) -> dict[str, Any]:
-        """Nothing: it is done."""
-        append(self.target, self.others)
-        return {}
-
-
-Task = Decode | Join
+    append(target, others)
+    return {}
 
 
 def serve(connection: Connection) -> None:
@@ -119,8 +98,7 @@ def serve(connection: Connection) -> None:
     if task.source.range is not None:
         # The other cores have ranges of their own.
         pa.set_cpu_count(1)
-    readable, writable = task.files
-    confine([*readable, _MEMORY], writable, connection.fileno())
+    confine([*task.reads, _MEMORY], task.writes, connection.fileno())
     # It starts threads, which take address space that is not the file's.
     for _ in pq.ParquetFile(small).iter_batches():
         pass
@@ -159,7 +137,7 @@ def _limit(limits: Limits) -> None:
 
 def _answer(task: Task, limits: Limits) -> dict[str, Any]:
     try:
-        return task.answer(limits)
+        return task.function(task.source, limits, *task.given)
     except Exception as error:
         refused = _refusal_of(error, task.source, limits)
         if refused is None:
