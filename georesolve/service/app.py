@@ -65,10 +65,7 @@ def create_app(settings: Settings, metrics: Metrics | None = None) -> FastAPI:
             disk = Disk(settings)
             cluster, library = ClusterView(store), library_of(settings, store)
             open_maps = Maps(settings, store)
-            with (
-                closing(Ingest(settings, disk)) as ingest,
-                closing(AtHand(settings)) as at_hand,
-            ):
+            with closing(Ingest(settings, disk)) as ingest, closing(AtHand(settings)) as at_hand:
                 also = cluster.read, library.forget_used, open_maps.forget_gone
                 service = Service(
                     settings=settings,

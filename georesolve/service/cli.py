@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
             )
         elif name != "list":
             verb.add_argument(
-                "given", metavar="KEY", help="its name, or its first characters as listed"
+                "given", metavar="KEY", help="its name or first characters, as listed"
             )
         _add_settings(verb, ("data_dir", "database_url"))
         verb.set_defaults(run="georesolve.service.auth.commands:run", verb=name)

@@ -28,6 +28,5 @@ def in_hours(hours: float) -> str | None:
 
 def seconds_between(start: str, end: str) -> float:
     """Seconds from one time to another, as they stand in the database."""
-    return (
-        datetime.datetime.fromisoformat(end) - datetime.datetime.fromisoformat(start)
-    ).total_seconds()
+    read = datetime.datetime.fromisoformat
+    return (read(end) - read(start)).total_seconds()

@@ -265,11 +265,9 @@ def misspelt(variables: Iterable[str]) -> dict[str, str | None]:
     return unknown
 
 
-def _resolved(scheme: Scheme, path: str) -> str:
+def _resolved(scheme: Scheme, at: str) -> str:
     """The address of a folder, past all links."""
-    return href_of(
-        scheme, f"{str(Path(path).resolve()).rstrip('/')}/" if scheme == "file" else path
-    )
+    return href_of(scheme, f"{str(Path(at).resolve()).rstrip('/')}/" if scheme == "file" else at)
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

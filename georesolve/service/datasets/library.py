@@ -295,9 +295,8 @@ class Library:
             return
         file = dataset.file
         assert not isinstance(file, Object), "it was just made"
-        self.store.datasets_place.keep(
-            file.file if isinstance(file, InMemory) else file, f"{id}.parquet"
-        )
+        content = file.file if isinstance(file, InMemory) else file
+        self.store.datasets_place.keep(content, f"{id}.parquet")
 
 
 def _unknown(id: str) -> errors.Problem:

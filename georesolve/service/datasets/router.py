@@ -4,7 +4,7 @@ import re
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import pyarrow as pa
 from fastapi import APIRouter, Header, Path, Query, Request, Response
@@ -127,9 +127,7 @@ class DatasetInfo(BaseModel):
     is_own: bool = Field(description="whether the key that asks made it: `names` are its own then")
 
     @classmethod
-    def of(
-        cls, row: DatasetRow, names: list[str], owners: dict[str, str], store: Store
-    ) -> "DatasetInfo":
+    def of(cls, row: DatasetRow, names: list[str], owners: dict[str, str], store: Store) -> Self:
         """What a client is told of a dataset; of its owner, if the client is told, the name."""
         owner = owners.get(row.owner)
         dataset = row.dataset
@@ -351,9 +349,8 @@ async def download_dataset(id: DatasetId, library: OwnLibrary, request: Request)
         file = File(opened, found.size, sha256, found, media_type, "data.parquet")
         # That of a file has an ending; a version is none.
         called = re.sub(r"\.[A-Za-z]\w*$", "", row.name) or row.id
-        return await file_response(
-            store.files, file, request, saved_as(file.name, f"{called}.parquet")
-        )
+        headers = saved_as(file.name, f"{called}.parquet")
+        return await file_response(store.files, file, request, headers)
     except FileNotFoundError:
         raise errors.NoSuchDataset(f"the dataset {id!r} was removed meanwhile") from None
 

@@ -74,15 +74,13 @@ def _unpack(unpacker: Any, packed: bytes) -> tuple[Any, bytes, bytes]:
 class _Body:
     """The body of one request, counted as it comes."""
 
-    def __init__(
-        self, scope: Scope, headers: Headers, receive: Receive, settings: Settings
-    ) -> None:
+    def __init__(self, scope: Scope, headers: Headers, receive: Receive, most: Settings) -> None:
         self._scope = scope
         self._receive = receive
-        self._pause = settings.body_seconds
+        self._pause = most.body_seconds
         path, length = own_path(scope), headers.get("content-length", "")
         is_inline = media_type(headers) == "application/json" or path in ("/nearest", "/within")
-        self._limit = settings.inline_bytes if is_inline else settings.upload_bytes
+        self._limit = most.inline_bytes if is_inline else most.upload_bytes
         self._advice = "send files, or arrays in smaller pieces" if is_inline else "send less"
         self._declared = int(length) if length.isdecimal() else 0
         # What comes after a body is that the client has gone.

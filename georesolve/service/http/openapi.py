@@ -81,10 +81,7 @@ def header(description: str, kind: str = "string") -> dict[str, Any]:
 
 
 _ETAG = {"ETag": header("strong: other bytes have another one")}
-_OF_FILES = {
-    **_ETAG,
-    "Accept-Ranges": header("bytes; none of a result that is not Parquet"),
-}
+_OF_FILES = {**_ETAG, "Accept-Ranges": header("bytes; none of a result that is not Parquet")}
 BYTES: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 """The content of an answer or a request that is bytes."""
 

@@ -72,22 +72,18 @@ class ClusterKeeper:
 
     def state(self) -> ClusterState:
         """How the cluster is now."""
-        cluster, n_workers, now = self.cluster, len(self._workers), time.monotonic()
+        cluster, n, now = self.cluster, len(self._workers), time.monotonic()
         if cluster is None:
             since = f"the cluster is being opened, for {now - (self._since or now):.0f} s now: "
             opening = since + _OPENING if self._since is not None else ""
             return ClusterState("; ".join(filter(None, (self._trouble, opening))))
         silence, trouble, capacity = now - self._heard_at, None, None
         if silence > _SILENCE_SECONDS:
-            trouble = (
-                f"the scheduler has not answered for {silence:.0f} s; it had {n_workers} workers"
-            )
-        if self._of_worker is not None and n_workers:
-            capacity = Capacity(cluster.device, n_workers, self.pace.factor, *self._of_worker)
+            trouble = f"the scheduler has not answered for {silence:.0f} s; it had {n} workers"
+        if self._of_worker is not None and n:
+            capacity = Capacity(cluster.device, n, self.pace.factor, *self._of_worker)
             capacity = capacity._replace(compiled=(*capacity.compiled, *self.ran))
-        return ClusterState(
-            trouble, silence, cluster.device, n_workers, cluster.dashboard_url, capacity
-        )
+        return ClusterState(trouble, silence, cluster.device, n, cluster.dashboard_url, capacity)
 
     async def _keep_open(self) -> None:
         """Open the cluster, again and again: when it cannot be opened, and when it is lost."""

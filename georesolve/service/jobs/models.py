@@ -120,8 +120,7 @@ class Report(BaseModel):
         default=[], description="what looks wrong with the sets, which were resolved all the same"
     )
     measure: str = Field(
-        default=MEASURES["sphere"],
-        description="what `distance_m` is, and what nearest means",
+        default=MEASURES["sphere"], description="what `distance_m` is, and what nearest means"
     )
     time_unit: str | None = Field(
         None, description="of `time_apart`, which text has as a number: s, ms, us or ns, if any"

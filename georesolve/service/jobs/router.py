@@ -49,10 +49,7 @@ Job = Annotated[JobRow, Depends(pools.database.handler(job_of))]
 @router.get("/jobs", summary="All jobs", response_model_exclude_none=True)
 @pools.database.handler
 def get_jobs(
-    request: Request,
-    store: OwnStore,
-    cluster: SharedCluster,
-    query: Annotated[JobQuery, Query()],
+    request: Request, store: OwnStore, cluster: SharedCluster, query: Annotated[JobQuery, Query()]
 ) -> JobList:
     """Jobs, the newest first; the link `next` leads on when there are more."""
     base, waiting = base_of(request), cluster.waiting

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import pyarrow.compute as pc
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from pydantic import BaseModel, Field, with_config
-from typing_extensions import TypedDict
+from pydantic import BaseModel, Field, create_model
 
 from georesolve.intake.representations import features
 from georesolve.service import errors, pools
@@ -32,10 +31,7 @@ router = APIRouter(tags=["maps"])
 T = TypeVar("T")
 
 MOST_FEATURES = 2000
-_NAMES = {
-    "distance_m": "distance to the nearest reference",
-    "count": "how many match",
-}
+_NAMES = {"distance_m": "distance to the nearest reference", "count": "how many match"}
 _WORLD_BOUNDS = [-180.0, -85.05112877980659, 180.0, 85.05112877980659]
 _NO_VIEW = (0.0, 0.0, 0.0, 0.0)
 _PNG_TYPE, _GEOJSON_TYPE = "image/png", "application/geo+json"
@@ -120,23 +116,12 @@ class Spread(BaseModel):
     logarithmic: Histogram = Field(description="the first bin begins at 0")
 
 
-@with_config(title="GeoJSON")
-class _TileFeatures(TypedDict):
-    type: Literal["FeatureCollection"]
-    observations: int
-    features: list[dict[str, Any]]
-
-
-@with_config(title="GeoJSON")
-class _ViewFeatures(TypedDict):
-    type: Literal["FeatureCollection"]
-    shapes: int | None
-    features: list[dict[str, Any]]
-
-
-_FEATURES = openapi.answer_of(
-    {_GEOJSON_TYPE: {"schema": openapi.schema_of(_TileFeatures)}}, "its observations"
-)
+def _geojson(description: str, **told: Any) -> openapi.Answers:
+    """Features, and what is told beside them."""
+    kinds = {"type": Literal["FeatureCollection"], **told, "features": list[dict[str, Any]]}
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items()}
+    made = create_model("GeoJSON", **fields)
+    return openapi.answer_of({_GEOJSON_TYPE: {"schema": openapi.schema_of(made)}}, description)
 
 
 class Tile(NamedTuple):
@@ -309,7 +294,7 @@ async def get_tile(map: JobMap, tile: TileOfPath, request: Request) -> Response:
     "/jobs/{id}/tiles/{z}/{x}/{y}.geojson",
     summary="The observations of a tile",
     response_class=Response,
-    responses=_FEATURES | openapi.UNCHANGED,
+    responses=_geojson("its observations", observations=int) | openapi.UNCHANGED,
     openapi_extra=openapi.IF_NONE_MATCH,
 )
 async def get_tile_features(
@@ -373,9 +358,7 @@ def _view(text: str) -> View:
     "/jobs/{id}/shapes",
     summary="The lines and polygons of the references in a view",
     response_class=Response,
-    responses=openapi.answer_of(
-        {_GEOJSON_TYPE: {"schema": openapi.schema_of(_ViewFeatures)}}, "the largest of them"
-    ),
+    responses=_geojson("the largest of them", shapes=int | None),
 )
 async def get_shapes(
     map: JobMap,
@@ -415,7 +398,7 @@ async def get_distances(map: JobMap) -> Spread:
     """
     found = await map.run(partial(map.maps.distances, map.job.id, await map.manifest()))
     edges = "edges" if map.shown == "count" else "edges_m"
-    linear, logarithmic = (
+    linear, ratios = (
         Histogram.model_validate({edges: one.edges, "counts": one.counts})
         for one in (found.linear, found.logarithmic)
     )
@@ -423,6 +406,4 @@ async def get_distances(map: JobMap) -> Spread:
         Percentile.model_validate({"percent": percent, map.shown: number})
         for percent, number in zip(PERCENTS, found.percentiles, strict=False)
     ]
-    return Spread(
-        counts=found.counts, percentiles=percentiles, linear=linear, logarithmic=logarithmic
-    )
+    return Spread(counts=found.counts, percentiles=percentiles, linear=linear, logarithmic=ratios)

@@ -57,10 +57,7 @@ async def get_life() -> Health:
 
 
 @router.get(
-    "/readyz",
-    operation_id="getReadiness",
-    summary="Whether it can work",
-    responses=_NOT_READY,
+    "/readyz", operation_id="getReadiness", summary="Whether it can work", responses=_NOT_READY
 )
 @router.get("/healthz", summary="The same as /readyz", responses=_NOT_READY)
 @pools.checks.handler
@@ -158,9 +155,7 @@ def _state(service: Service) -> Iterator[Metric]:
         device={cluster.device: cluster.workers} if cluster.device else {},
     )
     yield _gauge(
-        "georesolve_disk_bytes",
-        "Space of the disk of the data folder.",
-        state=service.disk.space(),
+        "georesolve_disk_bytes", "Space of the disk of the data folder.", state=service.disk.space()
     )
 
 

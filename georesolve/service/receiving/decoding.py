@@ -142,12 +142,8 @@ def _answer(task: Task, limits: Limits) -> dict[str, Any]:
         refused = _refusal_of(error, task.source, limits)
         if refused is None:
             return {"stack": traceback.format_exc()}
-        problem = errors.problem_of(refused)
-        return {
-            "problem": type(problem).__name__,
-            "detail": problem.detail,
-            "errors": problem.errors,
-        }
+        told = errors.problem_of(refused)
+        return {"problem": type(told).__name__, "detail": told.detail, "errors": told.errors}
 
 
 def _refusal_of(error: Exception, source: Source, limits: Limits) -> Refused | None:

@@ -32,10 +32,8 @@ class Upload:
     A thread makes it, and writes to it.
     """
 
-    def __init__(
-        self, folder: Path, file: str, media_type: str | None, name: str | None = None
-    ) -> None:
-        self.file, self.media_type, self.name = file, media_type, name
+    def __init__(self, folder: Path, file: str, kind: str | None, name: str | None = None) -> None:
+        self.file, self.media_type, self.name = file, kind, name
         self._start, self.seconds = time.perf_counter(), 0.0
         self.path = folder / f"{uuid.uuid4().hex}.received"
         folder.mkdir(exist_ok=True)

@@ -12,22 +12,11 @@ from georesolve.intake.plausibility import check_match, of_extents
 from georesolve.service import errors, pools
 from georesolve.service.http import examples, openapi
 from georesolve.service.resolve.context import Service
-from georesolve.service.resolve.models import (
-    ROLES,
-    EstimateInputs,
-    MatchExecution,
-    MatchInputs,
-)
+from georesolve.service.resolve.models import ROLES, EstimateInputs, MatchExecution, MatchInputs
 from georesolve.service.resolve.outcome import refuse_without_cluster
 from georesolve.service.resolve.requests import json_content, parsed
 from georesolve.service.resolve.router import ServiceContext
-from georesolve.service.resolve.sets import (
-    PlannedSet,
-    bytes_of_sets,
-    check_types,
-    planned,
-    sizes_of,
-)
+from georesolve.service.resolve.sets import PlannedSet, bytes_of, check_types, planned, sizes_of
 from georesolve.workers.estimate import estimate, obstacle
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.searches.sampling import Sample, sampled
@@ -141,7 +130,7 @@ async def _estimate(
     kind = options.kind(*datasets)
     found = estimate(capacity, *sizes, options, sample.compared, sample.rows, kind)
     on_disk, kept = (
-        of_sets + found.bytes_out for of_sets in bytes_of_sets(observations, references, sizes)
+        of_sets + found.bytes_out for of_sets in bytes_of(observations, references, sizes)
     )
     left = await pools.database(service.quotas.left, service.store)
     room = await pools.disk(service.disk.left) if service.disk.holds_all else on_disk

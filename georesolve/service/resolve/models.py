@@ -74,18 +74,16 @@ class GeoJson(NamedTuple):
 # What JSON may stand for a point set. These classes tell clients; `_source` finds out which of them
 # is meant, so that a client hears what is wrong with that, and not with each of the others.
 
-_Scalar = Annotated[
-    Any, WithJsonSchema({"not": {"anyOf": [{"type": "array"}, {"type": "object"}]}})
-]
+_Cell = Annotated[Any, WithJsonSchema({"not": {"anyOf": [{"type": "array"}, {"type": "object"}]}})]
 _ID_OR_NAME = f"([0-9a-f]{{32}}|{FORM})$"
 _Address = Annotated[str, Field(pattern="^(file|s3|https)://", max_length=LONGEST)]
 
 
-class PointColumns(RootModel[dict[str, list[_Scalar]]]):
+class PointColumns(RootModel[dict[str, list[_Cell]]]):
     """Arrays by column name, all of one length; coordinates are numbers."""
 
 
-class PointRecords(RootModel[Annotated[list[dict[str, _Scalar]], Field(min_length=1)]]):
+class PointRecords(RootModel[Annotated[list[dict[str, _Cell]], Field(min_length=1)]]):
     """An object for each point, all of the same keys; coordinates are numbers."""
 
 
@@ -189,9 +187,7 @@ def _named(text: str, steps: tuple[str, ...]) -> PointSource:
     if is_href(text):
         return SourceReference.model_construct(href=text.strip())
     raise _error(
-        steps,
-        "{text} is neither a file nor 'dataset:<id>' or an address",
-        text=repr(text[:80]),
+        steps, "{text} is neither a file nor 'dataset:<id>' or an address", text=repr(text[:80])
     )
 
 

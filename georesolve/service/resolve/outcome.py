@@ -20,7 +20,7 @@ from georesolve.service.jobs.endings import dismiss, wait_for_end
 from georesolve.service.resolve.context import Service
 from georesolve.service.resolve.models import ROLES
 from georesolve.service.resolve.requests import Terms
-from georesolve.service.resolve.sets import Asked, bytes_of_sets, sizes_of, title_of
+from georesolve.service.resolve.sets import Asked, bytes_of, sizes_of, title_of
 from georesolve.service.results.response import format_of
 from georesolve.service.store.rows import DatasetRow, Delivery, JobRow, Repeat
 from georesolve.workers.at_hand import (
@@ -305,7 +305,7 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
             "are allowed: ask for a shorter distance, or for a summary"
         )
     size_bytes = 0 if delivery.output else size_bytes
-    on_disk, own_bytes = bytes_of_sets(*asked.sets, sizes)
+    on_disk, own_bytes = bytes_of(*asked.sets, sizes)
     delivery = replace(delivery, keeps_sets=delivery.keeps_sets or own_bytes <= _SMALL_SETS_BYTES)
     service.disk.refuse_when_low(size_bytes + on_disk if service.disk.holds_all else 0)
     store, quotas = service.store, service.quotas
@@ -363,9 +363,8 @@ async def _wait(
             return
         if not comes_back:
             with suppress(errors.JobDismissed):
-                await service.store.files(
-                    dismiss, service.store, service.library, service.metrics, id
-                )
+                parts = service.store, service.library, service.metrics
+                await service.store.files(dismiss, *parts, id)
         left.result()
     finally:
         finished.cancel()

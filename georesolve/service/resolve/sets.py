@@ -230,7 +230,7 @@ def _size(one: PlannedSet, carried: Callable[[Dataset], list[str]]) -> Size:
     return size_of_dataset(one.dataset, carried(one.dataset))
 
 
-def bytes_of_sets(
+def bytes_of(
     observations: PlannedSet, references: PlannedSet, sizes: tuple[Size, Size]
 ) -> tuple[int, int]:
     """Bytes that the sets of a job will take on the disk, and those that will be kept for it."""

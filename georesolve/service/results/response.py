@@ -253,11 +253,7 @@ async def _stream_response(
     return StreamingResponse(
         all_pieces(),
         media_type=format.media_type,
-        headers={
-            "Accept-Ranges": "none",
-            "Cache-Control": "private",
-            **headers,
-        },
+        headers={"Accept-Ranges": "none", "Cache-Control": "private", **headers},
     )
 
 

@@ -68,11 +68,9 @@ _IS_NEEDED = sa.exists().where(
 class Store(Queries):
     """Datasets and jobs in one database. Every method is one transaction."""
 
-    def __init__(
-        self, data_dir: Path, database_url: str | None = None, href: str | None = None
-    ) -> None:
+    def __init__(self, data_dir: Path, url: str | None = None, href: str | None = None) -> None:
         data_dir = data_dir.absolute()
-        super().__init__(open_database(data_dir, database_url))
+        super().__init__(open_database(data_dir, url))
         # Whether the datasets and jobs of others are seen, too.
         self.sees_all = False
         # Where files lie: the data folder, or a prefix of an object store that processes share.
@@ -86,7 +84,7 @@ class Store(Queries):
         self.keys = Keys(self._engine)
         self.writable = Probe(self._try)
         self._fence: sa.ColumnElement[bool] = sa.true()
-        self._name = name_of_database(data_dir, database_url)
+        self._name = name_of_database(data_dir, url)
 
     def _try(self) -> None:
         # Written, although nothing changes.
@@ -478,12 +476,10 @@ class Store(Queries):
         query = jobs.update().where(jobs.c.held & jobs.c.status.in_(LIVE))
         self._change(query.values(deaths=jobs.c.deaths + 1, held=False))
 
-    def report_progress(
-        self, id: str, rows_done: int, rows_a_second: float | None, message: str
-    ) -> None:
+    def report_progress(self, id: str, rows_done: int, rate: float | None, message: str) -> None:
         """Note how far a running job is, and how fast it goes; with more rows, it has got on."""
         deaths = sa.case((jobs.c.rows_done < rows_done, 0), else_=jobs.c.deaths)
-        values = {"rows_done": rows_done, "rows_a_second": rows_a_second, "message": message}
+        values = {"rows_done": rows_done, "rows_a_second": rate, "message": message}
         self.update_live(id, **values, deaths=deaths)
 
     def finish_job(self, id: str, status: JobStatus, message: str, **outcome: Any) -> JobRow | None:
@@ -524,10 +520,8 @@ class Store(Queries):
         query = jobs.update().where(
             (jobs.c.id == id) & jobs.c.status.in_(["successful", "failed"]) & self._seen(jobs)
         )
-        message = sa.case(
-            (jobs.c.status == "successful", REMOVED), else_="removed after its failure"
-        )
-        values: dict[str, Any] = {"status": "dismissed", "message": message, "updated": now()}
+        told = sa.case((jobs.c.status == "successful", REMOVED), else_="removed after its failure")
+        values: dict[str, Any] = {"status": "dismissed", "message": told, "updated": now()}
         # Nobody is shown any more what it was told.
         values |= {"report": None, "options": {}, "key": None}
         size_bytes = sa.case((kept.c.id == id, 0), else_=kept.c.size_bytes)
