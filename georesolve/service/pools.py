@@ -175,7 +175,7 @@ checks = Pool("checks", 2)
 """Checks of `/readyz`, which anybody may ask for: they wait for a disk or a bucket."""
 disk = Pool("disk", 8)
 """Files of the data folder."""
-compute = SharedPool("compute", 2)
+compute = SharedPool("compute", 3)
 """What takes Python's lock from the event loop again and again: more would only do so in turn."""
 remote = SharedPool("remote", 16, 8, _TURN_SECONDS)
 """Files that may lie in an object store, or on a server."""

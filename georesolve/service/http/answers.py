@@ -86,9 +86,6 @@ def wanted_format(headers: Headers, default: Format = PARQUET) -> Format:
 def _wanted(given: str, default: Format) -> Format:
     if not given.strip():
         return default
-    for format in FORMATS:
-        if given == format.media_type:
-            return format
     ranges = given.lower().split(",")
     best = max((default, *FORMATS, LINES), key=lambda one: _quality(one, ranges))
     if not _quality(best, ranges):

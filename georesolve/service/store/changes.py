@@ -127,9 +127,7 @@ class Changes:
                         await pools.database(look)
             except Exception as error:
                 is_foreseen = isinstance(error, self._errors)
-                logger.warning(
-                    "changes of the database cannot be seen: %s", error, exc_info=not is_foreseen
-                )
+                logger.warning("changes cannot be seen: %s", error, exc_info=not is_foreseen)
                 self.close()
                 known, pause = None, _RETRY_SECONDS
             with suppress(TimeoutError):
