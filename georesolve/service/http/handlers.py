@@ -75,14 +75,11 @@ def install_error_handlers(app: FastAPI) -> None:
 
 
 def _allowed(request: Request) -> list[str]:
-    taken = [
-        method
-        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
-        if any(
-            route.matches({**request.scope, "method": method})[0] == Match.FULL
-            for route in request.app.router.routes
-        )
+    at_path = [
+        one for one in request.app.router.routes if one.matches(request.scope)[0] != Match.NONE
     ]
+    known = {method for one in at_path for method in one.methods}
+    taken = [one for one in ("GET", "POST", "PUT", "PATCH", "DELETE") if one in known]
     return taken + ["HEAD"] * ("GET" in taken)
 
 

@@ -11,8 +11,8 @@ from georesolve.service.auth.access import OwnStore, own
 from georesolve.service.datasets.library import Library
 from georesolve.service.http import examples
 from georesolve.service.http.parameters import Renaming
+from georesolve.service.jobs import endings
 from georesolve.service.jobs.cluster import ClusterView
-from georesolve.service.jobs.endings import dismiss
 from georesolve.service.jobs.models import JobList, Report, StatusInfo
 from georesolve.service.links import base_of, links_of_page
 from georesolve.service.metrics import Metrics
@@ -93,12 +93,7 @@ async def get_report(job: Job) -> Report:
     return Report(**job.report)
 
 
-@router.patch(
-    "/jobs/{id}",
-    operation_id="renameJob",
-    summary="Change the name of a job",
-    response_model_exclude_none=True,
-)
+@router.patch("/jobs/{id}", summary="Change the name of a job", response_model_exclude_none=True)
 @pools.database.handler
 def rename_job(
     id: JobId, renaming: Renaming, request: Request, store: OwnStore, cluster: SharedCluster
@@ -109,13 +104,8 @@ def rename_job(
     return _info(id, request, store, cluster)
 
 
-@router.delete(
-    "/jobs/{id}",
-    operation_id="dismiss",
-    summary="Stop or remove a job",
-    response_model_exclude_none=True,
-)
-async def dismiss_job(
+@router.delete("/jobs/{id}", summary="Stop or remove a job", response_model_exclude_none=True)
+async def dismiss(
     job: Job,
     request: Request,
     store: OwnStore,
@@ -123,7 +113,7 @@ async def dismiss_job(
     metrics: Annotated[Metrics, own("metrics")],
 ) -> StatusInfo:
     """Stop a job, or remove a finished one with its result."""
-    await store.files(dismiss, store, library, metrics, job.id)
+    await store.files(endings.dismiss, store, library, metrics, job.id)
     return StatusInfo.of(await pools.database(job_of, store, job.id), base_of(request))
 
 
