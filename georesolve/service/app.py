@@ -14,7 +14,7 @@ from georesolve.service.auth.access import Access
 from georesolve.service.datasets import router as datasets
 from georesolve.service.datasets.library import library_of
 from georesolve.service.description import DescribedApp
-from georesolve.service.disk import Disk
+from georesolve.service.disk import Checks, Disk
 from georesolve.service.http.entrance import Entrance
 from georesolve.service.http.handlers import install_error_handlers
 from georesolve.service.jobs import router as jobs
@@ -32,7 +32,6 @@ from georesolve.service.resolve.context import AtHand, Memory, Service
 from georesolve.service.results import router as results
 from georesolve.service.results.response import Results
 from georesolve.service.settings import Settings
-from georesolve.service.store.checks import Checks
 from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.store import Store
 from georesolve.workers.machine.memory import keep_what_is_loaded

@@ -1,5 +1,7 @@
-"""How much of the disk must stay free, and whether what must be written can be."""
+"""How much of the disk must stay free, whether it can be written, and whether it lost a bit."""
 
+import asyncio
+import errno
 import logging
 import math
 import os
@@ -7,16 +9,18 @@ import shutil
 import tempfile
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 from typing import NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from georesolve.service import errors
+from georesolve.service import errors, pools
 from georesolve.service.settings import Settings
+from georesolve.workers.storage.files import Look
 
 LOOK_BYTES = 16 << 20
 """After so many bytes of what is stored as it comes the disk is looked at again."""
@@ -24,6 +28,9 @@ LOOK_BYTES = 16 << 20
 _PROBE_SECONDS = 5.0
 _HUNG_SECONDS = 30.0
 _PROBE_BYTES = 64 << 10
+_MOST_WHOLE = 10_000
+_SMALL_BYTES = 16 << 20
+"""So much is counted in some hundredths of a second."""
 
 logger = logging.getLogger(__name__)
 
@@ -142,3 +149,37 @@ class Disk:
                 f"{self.must_stay_free} must stay free: remove datasets and results that are no "
                 "longer needed, or come again later"
             )
+
+
+class Checks:
+    """Reads files to compare them with their digests: when first asked, and when they changed."""
+
+    def __init__(self) -> None:
+        # One file at a time, but for small ones.
+        self._reading = asyncio.Lock()
+        # Files that had their digest when they looked like that, the one used last at the end.
+        self._whole: OrderedDict[str, Look] = OrderedDict()
+        self._checking = pools.Shared[bool]()
+
+    async def is_whole(self, key: str, look: Callable[[], Look], check: Callable[[], bool]) -> bool:
+        """Whether `check` finds a file whole; asked again only when `look` has changed. OSError."""
+        if key in self._whole and await pools.disk(look) == self._whole.get(key):
+            return True
+        return await self._checking(key, lambda: self._check(key, look, check))
+
+    async def _check(self, key: str, look: Callable[[], Look], check: Callable[[], bool]) -> bool:
+        try:
+            before = await pools.disk(look)
+            async with nullcontext() if before.size < _SMALL_BYTES else self._reading:
+                is_whole = await pools.disk(check)
+            self._whole.pop(key, None)
+            # What came into it meanwhile changed how it looks.
+            if is_whole and before == await pools.disk(look):
+                self._whole[key] = before
+                if len(self._whole) > _MOST_WHOLE:
+                    self._whole.popitem(last=False)
+            return is_whole
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return False

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from georesolve.service.store.checks import Checks
+from georesolve.service.disk import Checks
 from georesolve.workers.storage.files import look_at, sha256_of
 
 SECONDS = 20

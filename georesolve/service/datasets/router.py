@@ -15,6 +15,7 @@ from georesolve.intake.representations import ARROW, JSON, PARQUET, shortened, u
 from georesolve.service import errors, pools
 from georesolve.service.auth.access import OwnStore, own
 from georesolve.service.datasets.library import Library
+from georesolve.service.disk import Checks
 from georesolve.service.http import examples, openapi
 from georesolve.service.http.answers import File, file_response, saved_as
 from georesolve.service.http.bodies import media_type
@@ -23,7 +24,6 @@ from georesolve.service.links import Link, base_of, links_of_page
 from georesolve.service.receiving.ingest import Ingest
 from georesolve.service.receiving.models import FeatureCollection, TableParameters
 from georesolve.service.receiving.uploads import receive_body, receive_form
-from georesolve.service.store.checks import Checks
 from georesolve.service.store.listing import Page
 from georesolve.service.store.names import Condition
 from georesolve.service.store.quotas import Quotas

@@ -26,6 +26,7 @@ from georesolve.intake.representations import JSON, PARQUET, Format, up_to
 from georesolve.service import errors, pools
 from georesolve.service.auth.access import own
 from georesolve.service.datasets.library import Library
+from georesolve.service.disk import Checks
 from georesolve.service.http.answers import (
     BLOCK_BYTES,
     File,
@@ -36,7 +37,6 @@ from georesolve.service.http.answers import (
     wanted_format,
 )
 from georesolve.service.links import OGC_RELATION, base_of
-from georesolve.service.store.checks import Checks
 from georesolve.service.store.rows import Delivery, JobRow
 from georesolve.service.store.store import Store
 from georesolve.workers.results.manifest import (
