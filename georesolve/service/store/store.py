@@ -22,13 +22,11 @@ from georesolve.service.store.listing import JobQuery, Page
 from georesolve.service.store.names import Names, is_newest
 from georesolve.service.store.rows import (
     JOB,
-    JOB_STATE,
     LIVE,
     REMOVED,
     DatasetRow,
     Delivery,
     JobRow,
-    JobState,
     JobStatus,
     Kept,
     Repeat,
@@ -54,7 +52,6 @@ _IDS_AT_ONCE = 1000
 """A statement may have 32 766 values in SQLite."""
 # Every request that names a dataset asks this: to make a statement takes longer than its answer.
 _DATASET = sa.select(kept).where((kept.c.id == sa.bindparam("id")) & (kept.c.kind != "result"))
-_STATE = [jobs.c[field.name] for field in fields(JobState)]
 _ROW = [jobs.c[field.name] for field in fields(JobRow) if field.name in jobs.c]
 _KEPT = [kept.c[name] for name in Kept._fields]
 _TOLD = sa.select(store.c.beat, store.c.cluster, store.c.metrics)
@@ -386,11 +383,11 @@ class Store(Queries):
         """Call a job something else."""
         self._change(jobs.update().where((jobs.c.id == id) & self._seen(jobs)).values(name=name))
 
-    def jobs(self, asked: JobQuery) -> list[JobState]:
+    def jobs(self, asked: JobQuery) -> list[JobRow]:
         """A page of jobs, and one more when there is another page."""
-        query = sa.select(*_STATE).where(self._seen(jobs) & self._of(jobs, asked.owner))
+        query = sa.select(*_ROW).where(self._seen(jobs) & self._of(jobs, asked.owner))
         query = query.where(*asked.chosen(self._engine.dialect.name))
-        return [JOB_STATE.validate_python({**row}) for row in self._rows(asked.of(query, jobs))]
+        return [JOB.validate_python({**row}) for row in self._rows(asked.of(query, jobs))]
 
     def has_ended(self, id: str) -> bool:
         """Whether a job is not live any more."""
@@ -402,11 +399,11 @@ class Store(Queries):
         query = sa.select(jobs.c.id).where(jobs.c.status.in_(LIVE)).order_by(jobs.c.created)
         return self._scalars(query)
 
-    def live_jobs(self) -> list[JobState]:
+    def live_jobs(self) -> list[JobRow]:
         """Jobs that are not finished, in the order in which they were accepted."""
-        query = sa.select(*_STATE).where(jobs.c.status.in_(LIVE) & self._seen(jobs))
+        query = sa.select(*_ROW).where(jobs.c.status.in_(LIVE) & self._seen(jobs))
         rows = self._rows(query.order_by(jobs.c.created))
-        return [JOB_STATE.validate_python({**row}) for row in rows]
+        return [JOB.validate_python({**row}) for row in rows]
 
     def forget_jobs(self, before: str) -> list[str]:
         """Forget jobs that ended before a time and keep no result; returns their ids."""
