@@ -124,12 +124,8 @@ def _geojson(description: str, **told: Any) -> openapi.Answers:
     return openapi.answer_of({_GEOJSON_TYPE: {"schema": openapi.schema_of(made)}}, description)
 
 
-class Tile(NamedTuple):
-    """Zoom level, column and row."""
-
-    z: int
-    x: int
-    y: int
+Tile = tuple[int, int, int]
+"""Zoom level, column and row."""
 
 
 def _step(most: int, description: str) -> Any:
@@ -145,7 +141,7 @@ async def _tile(
         raise errors.NotThere(
             f"there is no tile {z}/{x}/{y}: at zoom {z} columns and rows are 0 to {(1 << z) - 1}"
         )
-    return Tile(z, x, y)
+    return z, x, y
 
 
 TileOfPath = Annotated[Tile, Depends(_tile)]
@@ -285,7 +281,7 @@ async def get_tile(map: JobMap, tile: TileOfPath, request: Request) -> Response:
         if not shown.count(*tile):
             return empty_tile()
         square = shown.square(*tile, greatest=is_count)
-        return picture(square, scale_of(distances, is_count=is_count), shown.densest(tile.z))
+        return picture(square, scale_of(distances, is_count=is_count), shown.densest(tile[0]))
 
     return await map.answer(request, tile, _PNG_TYPE, drawn_tile)
 
