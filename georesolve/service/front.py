@@ -52,12 +52,8 @@ def listening(settings: Settings) -> Iterator[list[socket.socket]]:
     place = f"{settings.host or '*'} port {settings.port}"
     with contextlib.ExitStack() as stack:
         try:
-            found = socket.getaddrinfo(
-                settings.host or None,
-                settings.port,
-                type=socket.SOCK_STREAM,
-                flags=socket.AI_PASSIVE,
-            )
+            at = settings.host or None, settings.port
+            found = socket.getaddrinfo(*at, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             sockets = [
                 stack.enter_context(_listening_at(str(address[0]), int(address[1]), family, until))
                 for family, *_, address in found

@@ -89,11 +89,8 @@ def _line(key: Key) -> str:
 
 def _the_valid(keys: Keys, given: str) -> Key:
     """The valid key that somebody means who gives its name, its prefix, or the key itself."""
-    meant = [
-        key
-        for key in keys.all()
-        if key.revoked is None and (key.name == given or key.prefix == prefix_of(given))
-    ]
+    valid = [key for key in keys.all() if key.revoked is None]
+    meant = [key for key in valid if key.name == given or key.prefix == prefix_of(given)]
     if not meant:
         # Not told what was given: it may be a secret.
         raise errors.CannotStart(

@@ -85,9 +85,5 @@ def _allowed(request: Request) -> list[str]:
 
 def problem_response(problem: errors.Problem, connection: HTTPConnection) -> JSONResponse:
     """The answer that tells of a problem with a request."""
-    return JSONResponse(
-        problem.document(connection.url.path),
-        status_code=problem.status,
-        headers=problem.headers,
-        media_type=errors.PROBLEM_JSON,
-    )
+    document = problem.document(connection.url.path)
+    return JSONResponse(document, problem.status, problem.headers, errors.PROBLEM_JSON)

@@ -27,11 +27,8 @@ _DIGEST = {
 
 def _told(headers: dict[str, str]) -> dict[str, Any]:
     text = {"in": "header", "required": False, "schema": {"type": "string"}}
-    return {
-        "parameters": [
-            text | {"name": name, "description": about} for name, about in headers.items()
-        ]
-    }
+    told = [text | {"name": name, "description": about} for name, about in headers.items()]
+    return {"parameters": told}
 
 
 FILE_HEADERS, IF_NONE_MATCH, CONTENT_DIGEST = map(_told, (_RANGE | _KNOWN, _KNOWN, _DIGEST))
@@ -61,18 +58,12 @@ def form_request(
 def query(model: type[BaseModel], without: Container[str]) -> dict[str, Any]:
     """Parameters of a query: the fields of a model, as texts, but some of them."""
     texts = _as_texts(schema_of(model)["properties"])
-    return {
-        "parameters": [
-            {
-                "in": "query",
-                "name": name,
-                "description": schema.pop("description"),
-                "schema": schema,
-            }
-            for name, schema in texts.items()
-            if name not in without
-        ]
-    }
+    told = [
+        {"in": "query", "name": name, "description": schema.pop("description"), "schema": schema}
+        for name, schema in texts.items()
+        if name not in without
+    ]
+    return {"parameters": told}
 
 
 def header(description: str, kind: str = "string") -> dict[str, Any]:

@@ -54,12 +54,8 @@ def get_jobs(
     """Jobs, the newest first; the link `next` leads on when there are more."""
     base, waiting = base_of(request), cluster.waiting
     rows, owners = store.jobs(query), store.owners()
-    return JobList(
-        jobs=[
-            StatusInfo.of(row, base, waiting, owners.get(row.owner)) for row in rows[: query.limit]
-        ],
-        links=links_of_page(request, query.next_cursor(rows)),
-    )
+    told = [StatusInfo.of(row, base, waiting, owners.get(row.owner)) for row in rows[: query.limit]]
+    return JobList(jobs=told, links=links_of_page(request, query.next_cursor(rows)))
 
 
 @router.get("/jobs/{id}", summary="How far a job is", response_model_exclude_none=True)

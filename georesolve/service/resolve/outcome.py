@@ -23,16 +23,7 @@ from georesolve.service.resolve.requests import Terms
 from georesolve.service.resolve.sets import Asked, bytes_of, sizes_of, title_of
 from georesolve.service.results.response import format_of
 from georesolve.service.store.rows import DatasetRow, Delivery, JobRow, Repeat
-from georesolve.workers.at_hand import (
-    MOST_STEPS,
-    QUICK_STEPS,
-    NotAtHand,
-    NotResident,
-    SearchIsHard,
-    is_quick,
-    prepare_thread,
-    resolve_at_hand,
-)
+from georesolve.workers import at_hand
 from georesolve.workers.estimate import obstacle, result_bytes
 from georesolve.workers.jobs import Job
 from georesolve.workers.rates import most_at_hand, quickly_indexed
@@ -109,9 +100,9 @@ async def resolve_at_once(
         raise errors.TooLarge(f"{why}: {_BEYOND}")
     try:
         return await looked_up(service, asked, format, start)
-    except NotResident as error:
+    except at_hand.NotResident as error:
         raise errors.NotReady(f"{error}: try again") from None
-    except NotAtHand as error:
+    except at_hand.NotAtHand as error:
         raise errors.TooLarge(f"{error}: {_BEYOND}") from None
 
 
@@ -121,25 +112,25 @@ async def looked_up(service: Service, asked: Asked, format: Format, start: float
     Raises NotAtHand when only a job can give it, and NotResident while the references are loaded.
     """
 
-    def look(most_steps: int = MOST_STEPS) -> SmallAnswer:
+    def look(most_steps: int = at_hand.MOST_STEPS) -> SmallAnswer:
         return _look_up(service, asked, format, start, most_steps)
 
     def look_with_one_core() -> SmallAnswer:
-        prepare_thread(1)
+        at_hand.prepare_thread(1)
         return look()
 
     def look_quickly() -> SmallAnswer | None:
         if _is_quick(asked, format):
             # How long a search takes depends on where the points lie, which nobody knows before.
-            with suppress(SearchIsHard):
-                return look(QUICK_STEPS)
+            with suppress(at_hand.SearchIsHard):
+                return look(at_hand.QUICK_STEPS)
         return None
 
     try:
         if _asks_elsewhere(asked):
             return await pools.remote(service.owner, look_with_one_core)
         return await service.at_hand.answer(service.owner, look, look_quickly)
-    except (NotAtHand, Refused):
+    except (at_hand.NotAtHand, Refused):
         raise
     except Exception:
         # A dataset may be damaged, or was removed: then that is what the client is told.
@@ -163,7 +154,7 @@ def _is_quick(asked: Asked, format: Format) -> bool:
     """Whether the answer takes some milliseconds and waits for nothing: no file has to be read."""
     options = asked.options
     is_plain = format.geometry != "line" and not options.columns + options.observation_columns
-    return is_plain and is_quick(*asked.datasets, options)
+    return is_plain and at_hand.is_quick(*asked.datasets, options)
 
 
 def _look_up(
@@ -174,7 +165,7 @@ def _look_up(
     indexes = service.library.indexes_of(asked.references)
     job = Job("at hand", _NO_FOLDER, observations, references, asked.options, indexes)
     try:
-        answer = resolve_at_hand(job, most_steps)
+        answer = at_hand.resolve_at_hand(job, most_steps)
     except SourceFailed as failed:
         raise errors.InvalidInput(str(failed)) from None
     service.metrics.count_rows("at hand", job.observations.rows, answer.counts)
@@ -242,7 +233,7 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> S
     if is_plain and terms.waits and not why_too_large(asked):
         # After half of the time that the client waits it is not too late to accept a job.
         left = terms.seconds_left()
-        with suppress(NotAtHand, errors.ResultTooLarge, TimeoutError):
+        with suppress(at_hand.NotAtHand, errors.ResultTooLarge, TimeoutError):
             async with asyncio.timeout(None if left is None else left / 2):
                 format = format_of(delivery, terms.headers)
                 return await looked_up(service, asked, format, time.perf_counter())

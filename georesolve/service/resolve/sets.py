@@ -13,17 +13,8 @@ from georesolve.intake.plausibility import check_match
 from georesolve.service import errors, pools
 from georesolve.service.receiving.ingest import Folder
 from georesolve.service.receiving.uploads import Upload, keep_upload
+from georesolve.service.resolve import models
 from georesolve.service.resolve.context import Service
-from georesolve.service.resolve.models import (
-    ROLES,
-    Arrays,
-    DatasetReference,
-    EstimateInputs,
-    GeoJson,
-    MatchInputs,
-    PointSource,
-    SourceReference,
-)
 from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.workers.estimate import Size, size_of_dataset, size_of_rows
 from georesolve.workers.jobs import MatchOptions
@@ -89,7 +80,7 @@ def title_of(asked: Asked) -> str:
     return f"{names[0]} x {names[1]}, {asks}{f', within {distance}' if distance else ''}{earth}"
 
 
-async def _check(service: Service, asked: Asked, inputs: MatchInputs) -> None:
+async def _check(service: Service, asked: Asked, inputs: models.MatchInputs) -> None:
     """Check that the two sets can be matched, as `intake.plausibility` does."""
     observations, references = asked.datasets
     if isinstance(references.file, SourceFiles) and references.file.keeps_invalid:
@@ -98,7 +89,7 @@ async def _check(service: Service, asked: Asked, inputs: MatchInputs) -> None:
             "read, so none of them may be invalid: leave out on_invalid=null, or upload them"
         )
     output = asked.delivery.output if asked.delivery else None
-    for role, one in zip(ROLES, asked.datasets, strict=True):
+    for role, one in zip(models.ROLES, asked.datasets, strict=True):
         href = one.file.href if isinstance(one.file, SourceFiles) else None
         if output and href and _start_of(output).startswith(_start_of(href)):
             raise errors.InvalidInput(
@@ -139,7 +130,7 @@ def _start_of(href: str) -> str:
 
 
 async def asked_by(
-    inputs: MatchInputs,
+    inputs: models.MatchInputs,
     service: Service,
     folder: Folder,
     delivery: Delivery | None = None,
@@ -151,7 +142,7 @@ async def asked_by(
     if delivery and delivery.output is not None:
         delivery = replace(delivery, output=service.sinks.output(delivery.output.strip()))
     observations, references = [
-        await planned(inputs, role, service, folder, is_short=is_short) for role in ROLES
+        await planned(inputs, role, service, folder, is_short=is_short) for role in models.ROLES
     ]
     assert not isinstance(observations, int), "it is a set"
     assert not isinstance(references, int), "it is a set"
@@ -163,7 +154,7 @@ async def asked_by(
 
 
 async def planned(
-    inputs: MatchInputs | EstimateInputs,
+    inputs: models.MatchInputs | models.EstimateInputs,
     role: Role,
     service: Service,
     folder: Folder,
@@ -175,13 +166,13 @@ async def planned(
     Of a request that is short, small arrays are made a table by the event loop.
     """
     ingest, owner = service.ingest, service.owner
-    source: int | PointSource = getattr(inputs, role)
+    source: int | models.PointSource = getattr(inputs, role)
     if isinstance(source, int):
         return source
-    if isinstance(source, DatasetReference):
+    if isinstance(source, models.DatasetReference):
         names = [f"{PREFIXES[role]}{name}" for name in NAMED]
         names += ["edges", "densify_m"] if role == "references" else []
-        if isinstance(inputs.observations, DatasetReference) and role == "references":
+        if isinstance(inputs.observations, models.DatasetReference) and role == "references":
             # They would be of both sets, and neither is read.
             names += NAMED
         for name in names:
@@ -193,17 +184,17 @@ async def planned(
         return await service.library.used(source.dataset)
     place, reading = inputs.pointer(role), inputs.reading_of(role)
     match source:
-        case SourceReference(href=href):
+        case models.SourceReference(href=href):
             return await pools.remote(owner, ingest.from_href, href, reading, place)
         case Upload():
             return await ingest.from_upload(source, reading, folder.path, owner)
-        case GeoJson(document, inside):
+        case models.GeoJson(document, inside):
             content = await pools.compute(owner, to_json, document)
             upload = await pools.disk(
                 keep_upload, content, folder.path, "application/geo+json", place + inside
             )
             return await ingest.from_upload(upload, reading, folder.path, owner)
-        case Arrays(columns, inside, by_row):
+        case models.Arrays(columns, inside, by_row):
             given = columns, reading, place + inside, by_row
             values = sum(map(len, columns.values()))
             if is_short and len(columns) <= _FEW_COLUMNS and values <= _FEW_VALUES:

@@ -27,15 +27,7 @@ from georesolve.service import errors, pools
 from georesolve.service.auth.access import own
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Checks
-from georesolve.service.http.answers import (
-    BLOCK_BYTES,
-    File,
-    Run,
-    Span,
-    file_response,
-    saved_as,
-    wanted_format,
-)
+from georesolve.service.http import answers
 from georesolve.service.links import OGC_RELATION, base_of
 from georesolve.service.store.rows import Delivery, JobRow
 from georesolve.service.store.store import Store
@@ -64,8 +56,8 @@ _KEPT_MANIFESTS = 16
 def format_of(delivery: Delivery, headers: Headers) -> Format:
     """The format of `outputs`, or what a client likes best, JSON in a document; NotAcceptable."""
     if delivery.media_type is not None:
-        return wanted_format(Headers({"accept": delivery.media_type}))
-    return wanted_format(headers, JSON if delivery.response == "document" else PARQUET)
+        return answers.wanted_format(Headers({"accept": delivery.media_type}))
+    return answers.wanted_format(headers, JSON if delivery.response == "document" else PARQUET)
 
 
 @dataclass(frozen=True)
@@ -105,7 +97,7 @@ class Results:
         _refuse_without_result(job)
         _refuse_elsewhere(job)
         lines = " lines" if format.geometry == "line" else ""
-        headers = saved_as(format.name, f"{job.name}{lines}.{format.suffix}")
+        headers = answers.saved_as(format.name, f"{job.name}{lines}.{format.suffix}")
         headers["Link"] = f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'
         if format == PARQUET:
             return await self.parquet(job, request, headers=headers)
@@ -135,19 +127,19 @@ class Results:
             extents, digest = [Extent(found, 0, found.size_bytes)], found.digest
         edges = accumulate((one.size_bytes for one in extents), initial=0)
         spans = [
-            Span(*ends, partial(self._check, job, manifest, extent))
+            answers.Span(*ends, partial(self._check, job, manifest, extent))
             for ends, extent in zip(pairwise(edges), extents, strict=True)
         ]
         held = _HELD_FILES if isinstance(manifest.place, Folder) else 0
 
         def opened() -> BinaryIO:
-            return io.BufferedReader(Matches(manifest, held, extents), BLOCK_BYTES)
+            return io.BufferedReader(Matches(manifest, held, extents), answers.BLOCK_BYTES)
 
         with result_of(job):
             look = await run(manifest.look, extents[-1])
             told = look, PARQUET.media_type, part or PARQUET.name
-            file = File(opened, spans[-1].stop, digest, *told, spans)
-            return await file_response(run, file, request, headers)
+            file = answers.File(opened, spans[-1].stop, digest, *told, spans)
+            return await answers.file_response(run, file, request, headers)
 
     def manifest_of(self, job: JobRow) -> Manifest:
         """The manifest of a job's result."""
@@ -171,7 +163,7 @@ class Results:
                 "its sets kept as long as its result, with 'Accept: application/geo+json'"
             ) from None
 
-    async def _making(self, job: JobRow, format: Format) -> Run:
+    async def _making(self, job: JobRow, format: Format) -> answers.Run:
         """What calls the makers of a format: a server that is silent holds up none but these."""
         asks = not isinstance(self.store.root, Folder)
         if format.geometry != "" and not asks:
@@ -239,7 +231,7 @@ def _kept_manifest(folder: Home, look: Look, digest: str) -> Manifest | None:
 
 
 async def _stream_response(
-    run: Run, pieces: Iterator[bytes], format: Format, headers: Mapping[str, str]
+    run: answers.Run, pieces: Iterator[bytes], format: Format, headers: Mapping[str, str]
 ) -> StreamingResponse:
     """Answer with pieces, which `run` has made in a thread; raises what the first one does."""
     first = await run(next, pieces, None)
@@ -250,11 +242,8 @@ async def _stream_response(
             yield piece
             piece = await run(next, pieces, None)
 
-    return StreamingResponse(
-        all_pieces(),
-        media_type=format.media_type,
-        headers={"Accept-Ranges": "none", "Cache-Control": "private", **headers},
-    )
+    told = {"Accept-Ranges": "none", "Cache-Control": "private", **headers}
+    return StreamingResponse(all_pieces(), 200, told, format.media_type)
 
 
 @contextmanager
