@@ -277,14 +277,9 @@ def _info(row: DatasetRow, store: Store, response: Response, location: str = "")
 
 @router.get("/datasets", summary="All registered datasets")
 @pools.database.handler
-def get_datasets(
-    request: Request,
-    store: OwnStore,
-    quotas: Annotated[Quotas, own("quotas")],
-    page: Annotated[Page, Query()],
-) -> DatasetList:
+def get_datasets(request: Request, store: OwnStore, page: Annotated[Page, Query()]) -> DatasetList:
     """The registered datasets, the newest first; the link `next` leads on when there are more."""
-    rows = store.registered_datasets(page)
+    rows, quotas = store.registered_datasets(page), request.state.service.quotas
     names, owners = store.names.of([row.id for row in rows]), store.owners()
     return DatasetList(
         datasets=[DatasetInfo.of(row, names[row.id], owners, store) for row in rows[: page.limit]],

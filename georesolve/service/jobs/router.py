@@ -8,14 +8,12 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from georesolve.service import errors, pools
 from georesolve.service.auth.access import OwnStore, own
-from georesolve.service.datasets.library import Library
 from georesolve.service.http import examples
 from georesolve.service.http.parameters import Renaming
 from georesolve.service.jobs import endings
 from georesolve.service.jobs.cluster import ClusterView
 from georesolve.service.jobs.models import JobList, Report, StatusInfo
 from georesolve.service.links import base_of, links_of_page
-from georesolve.service.metrics import Metrics
 from georesolve.service.store.listing import JobQuery
 from georesolve.service.store.rows import LIVE, JobRow
 from georesolve.service.store.store import Store
@@ -101,15 +99,10 @@ def rename_job(
 
 
 @router.delete("/jobs/{id}", summary="Stop or remove a job", response_model_exclude_none=True)
-async def dismiss(
-    job: Job,
-    request: Request,
-    store: OwnStore,
-    library: Annotated[Library, own("library")],
-    metrics: Annotated[Metrics, own("metrics")],
-) -> StatusInfo:
+async def dismiss(job: Job, request: Request, store: OwnStore) -> StatusInfo:
     """Stop a job, or remove a finished one with its result."""
-    await store.files(endings.dismiss, store, library, metrics, job.id)
+    service = request.state.service
+    await store.files(endings.dismiss, store, service.library, service.metrics, job.id)
     return StatusInfo.of(await pools.database(job_of, store, job.id), base_of(request))
 
 

@@ -20,16 +20,8 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, from_json
 
+from georesolve.intake import columns
 from georesolve.intake.addresses import LONGEST, is_href
-from georesolve.intake.columns import (
-    EVERY,
-    LONGEST_NAME,
-    NAMED,
-    PREFIXES,
-    Reading,
-    Role,
-    reading_for,
-)
 from georesolve.intake.errors import InvalidOption
 from georesolve.intake.representations import FORMATS, LINES
 from georesolve.options import FILTERS, Options, WithinOptions
@@ -43,7 +35,7 @@ from georesolve.tables import NoRecord, columns_of
 from georesolve.workers.jobs import QUESTION_OF, MatchOptions, Question
 from georesolve.workers.sets.datasets import Dataset
 
-ROLES: tuple[Role, Role] = ("observations", "references")
+ROLES: tuple[columns.Role, columns.Role] = ("observations", "references")
 _MOST_ROWS = 1 << 40
 _OPTIONS = {one.name: one for one in fields(MatchOptions) if one.name != "filters"} | FILTERS
 _CHECKED: dict[Question, tuple[Any, dict[str, Any]]] = {
@@ -214,18 +206,18 @@ RowsOrSource = Annotated[
 
 
 def _column_names(given: Any) -> list[str] | Literal["*"]:
-    if given == EVERY:
-        return EVERY
+    if given == columns.EVERY:
+        return columns.EVERY
     # By itself: a union tells of each type that it is not.
     if isinstance(given, list) and all(
-        isinstance(name, str) and len(name) <= LONGEST_NAME for name in given
+        isinstance(name, str) and len(name) <= columns.LONGEST_NAME for name in given
     ):
         # Each once: all of them stand in the row of a job.
         return [*dict.fromkeys(given)]
     raise PydanticCustomError(
         "column_names",
         "give a list of column names, each of {most} characters at most, or {every} for all",
-        {"most": LONGEST_NAME, "every": f'"{EVERY}"'},
+        {"most": columns.LONGEST_NAME, "every": f'"{columns.EVERY}"'},
     )
 
 
@@ -264,8 +256,8 @@ def _options() -> dict[str, Any]:
             TableParameters.model_fields[name].annotation,
             Field(None, description=f"`{name}` of the {role} alone"),
         )
-        for role, prefix in PREFIXES.items()
-        for name in NAMED
+        for role, prefix in columns.PREFIXES.items()
+        for name in columns.NAMED
     }
     types = get_type_hints(Options) | get_type_hints(MatchOptions)
     types |= {name: _By | None if name in FILTERS else _Columns for name in LISTS}
@@ -287,10 +279,10 @@ class MatchParameters(TableParameters):
     question: Question = "nearest"
     distance_m: float | str | None = None
 
-    def reading_of(self, role: Role) -> Reading:
+    def reading_of(self, role: columns.Role) -> columns.Reading:
         """How to read one of the two tables."""
         both = self.reading()._replace(takes_shapes=role == "references")
-        return reading_for(role, both, self)
+        return columns.reading_for(role, both, self)
 
     def options(self, observations: Dataset | None, references: Dataset | None) -> MatchOptions:
         """The options as the workers want them, with the names of all columns where `*` is.
@@ -306,7 +298,7 @@ class MatchParameters(TableParameters):
                 raise self._refusal(name, f"is for question={other}: leave it out, or ask for that")
         for name, of in (("columns", references), ("observation_columns", observations)):
             every = of.columns if of else ()
-            given[name] = every if given[name] == EVERY else tuple(given[name])
+            given[name] = every if given[name] == columns.EVERY else tuple(given[name])
         filters = None
         is_filtered = any(given[name] != one.default for name, one in FILTERS.items())
         if self.question == "within" or given["summary"] or is_filtered:

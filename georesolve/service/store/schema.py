@@ -5,6 +5,12 @@ import sqlalchemy as sa
 VERSION = "0001"
 metadata = sa.MetaData()
 
+
+def _index_once(name: str, where: sa.ColumnElement[bool], *columns: sa.Column[str]) -> None:
+    """Have values only once among the rows where something holds."""
+    sa.Index(name, *columns, unique=True, sqlite_where=where, postgresql_where=where)
+
+
 # Times are RFC 3339 texts in UTC with milliseconds, so they sort as they stand. `owner` is the id
 # of the key that a row was made with; empty where the service asks for none.
 
@@ -53,14 +59,7 @@ sa.Index("kept_of_owner", kept.c.owner, kept.c.created, kept.c.id)
 sa.Index("bytes_of_owner", kept.c.owner, kept.c.size_bytes)
 is_registered = (kept.c.kind == "dataset") & (kept.c.state == "whole")
 # An owner registers content once, in however many requests at the same time.
-sa.Index(
-    "registered_content",
-    kept.c.owner,
-    kept.c.sha256,
-    unique=True,
-    sqlite_where=is_registered,
-    postgresql_where=is_registered,
-)
+_index_once("registered_content", is_registered, kept.c.owner, kept.c.sha256)
 
 # A name stands for the dataset of its newest version: the one that is not replaced.
 names = sa.Table(
@@ -74,14 +73,7 @@ names = sa.Table(
     sa.Column("replaced", sa.String),
 )
 # Whatever replaces it at the same time, a name has one newest version.
-sa.Index(
-    "newest_version",
-    names.c.owner,
-    names.c.name,
-    unique=True,
-    sqlite_where=names.c.replaced.is_(None),
-    postgresql_where=names.c.replaced.is_(None),
-)
+_index_once("newest_version", names.c.replaced.is_(None), names.c.owner, names.c.name)
 
 jobs = sa.Table(
     "jobs",

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from georesolve.service import errors, pools
 from georesolve.service.clock import new_id, now, seconds_between
 from georesolve.service.disk import Probe, removing
+from georesolve.service.store import rows
 from georesolve.service.store.changes import Bell, Changes
 from georesolve.service.store.engine import Admission, Queries, name_of_database, open_database
 from georesolve.service.store.identity import ID_FILE, refuse_other_store
@@ -20,19 +21,6 @@ from georesolve.service.store.keys import NOBODY, Keys
 from georesolve.service.store.lease import Lease
 from georesolve.service.store.listing import JobQuery, Page
 from georesolve.service.store.names import Names, is_newest
-from georesolve.service.store.rows import (
-    JOB,
-    LIVE,
-    REMOVED,
-    DatasetRow,
-    Delivery,
-    JobRow,
-    JobStatus,
-    Kept,
-    Repeat,
-    dataset_row,
-    stored_dataset,
-)
 from georesolve.service.store.schema import is_registered, jobs, kept, names, store
 from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.machine.logs import subject
@@ -52,12 +40,12 @@ _IDS_AT_ONCE = 1000
 """A statement may have 32 766 values in SQLite."""
 # Every request that names a dataset asks this: to make a statement takes longer than its answer.
 _DATASET = sa.select(kept).where((kept.c.id == sa.bindparam("id")) & (kept.c.kind != "result"))
-_ROW = [jobs.c[field.name] for field in fields(JobRow) if field.name in jobs.c]
-_KEPT = [kept.c[name] for name in Kept._fields]
+_ROW = [jobs.c[field.name] for field in fields(rows.JobRow) if field.name in jobs.c]
+_KEPT = [kept.c[name] for name in rows.Kept._fields]
 _TOLD = sa.select(store.c.beat, store.c.cluster, store.c.metrics)
+_IS_LIVE = jobs.c.status.in_(rows.LIVE)
 _IS_NEEDED = sa.exists().where(
-    jobs.c.status.in_(LIVE)
-    & ((jobs.c.observations == kept.c.id) | (jobs.c.references == kept.c.id))
+    _IS_LIVE & ((jobs.c.observations == kept.c.id) | (jobs.c.references == kept.c.id))
 )
 """Whether a live job names a set."""
 
@@ -198,9 +186,9 @@ class Store(Queries):
         """The SHA-256 of all registered datasets."""
         return set(self._scalars(sa.select(kept.c.sha256).where(is_registered)))
 
-    def add_dataset(self, row: DatasetRow, admit: Admission | None) -> None:
+    def add_dataset(self, row: rows.DatasetRow, admit: Admission | None) -> None:
         """Enter a set, before its file is there; `admit` is as for `add_job`."""
-        stored = {"dataset": stored_dataset(row.dataset), "sha256": row.dataset.sha256}
+        stored = {"dataset": rows.stored_dataset(row.dataset), "sha256": row.dataset.sha256}
         with self._accepting(admit) as connection:
             values = {**vars(row), **stored, "state": "incoming"}
             connection.execute(kept.insert().values(values))
@@ -214,7 +202,7 @@ class Store(Queries):
         except sa.exc.IntegrityError:
             return False
 
-    def dataset(self, id: str) -> DatasetRow | None:
+    def dataset(self, id: str) -> rows.DatasetRow | None:
         """The dataset with this id."""
         row = self._first(_DATASET, id=id)
         if row is None or not self.sees(row["owner"]) or row["state"] == "going":
@@ -224,8 +212,8 @@ class Store(Queries):
             return None
         return self._dataset(row)
 
-    def _dataset(self, row: sa.RowMapping) -> DatasetRow:
-        return dataset_row(row, self.dataset_file(row["id"]))
+    def _dataset(self, row: sa.RowMapping) -> rows.DatasetRow:
+        return rows.dataset_row(row, self.dataset_file(row["id"]))
 
     def rename_dataset(self, id: str, name: str) -> None:
         """Call a registered dataset something else."""
@@ -254,25 +242,25 @@ class Store(Queries):
         """Let no dataset expire that is there."""
         self._change(kept.update().where(is_registered).values(expires=None))
 
-    def registered_dataset(self, like: Dataset) -> DatasetRow | None:
+    def registered_dataset(self, like: Dataset) -> rows.DatasetRow | None:
         """A registered dataset with the same content, and so the same columns; be it expired."""
         same = (kept.c.sha256 == like.sha256) & is_registered
         row = self._first(sa.select(kept).where(same & self._own(kept)))
         return self._dataset(row) if row else None
 
-    def registered_datasets(self, page: Page) -> list[DatasetRow]:
+    def registered_datasets(self, page: Page) -> list[rows.DatasetRow]:
         """A page of the registered datasets, and one more when there is another page."""
         query = sa.select(kept).where(is_registered & self._is_there & self._of(kept, page.owner))
         return [self._dataset(row) for row in self._rows(page.of(query, kept))]
 
-    def expired(self, before: str | None = None, job: str | None = None) -> list[Kept]:
+    def expired(self, before: str | None = None, job: str | None = None) -> list[rows.Kept]:
         """What has expired by now or before a time, of all or of one job, and no live job needs."""
         has_expired = (kept.c.expires <= (before or now())) & ~_IS_NEEDED & self._seen(kept)
         query = sa.select(*_KEPT).where(has_expired)
         query = query if job is None else query.where(kept.c.needed_by == job)
-        return [Kept(**row) for row in self._rows(query.order_by(kept.c.expires))]
+        return [rows.Kept(**row) for row in self._rows(query.order_by(kept.c.expires))]
 
-    def let_go(self, id: str, **as_it_was: str) -> Kept | None:
+    def let_go(self, id: str, **as_it_was: str) -> rows.Kept | None:
         """Have a set be gone for everyone, before its file is; None if it is needed or was used."""
         may_go = (kept.c.id == id) & self._seen(kept) & ~_IS_NEEDED & ~is_newest(kept.c.id)
         for name, value in as_it_was.items():
@@ -285,24 +273,24 @@ class Store(Queries):
             if row is None:
                 return None
             connection.execute(names.delete().where(names.c.dataset == id))
-        return Kept(**row)
+        return rows.Kept(**row)
 
     def forget(self, id: str) -> None:
         """Forget what was kept: its bytes are gone."""
         self._change(kept.delete().where(kept.c.id == id))
 
-    def settle(self, was: Kept, state: str, expires: str | None) -> None:
+    def settle(self, was: rows.Kept, state: str, expires: str | None) -> None:
         """Note in what state a result is, and when to see to it again, unless it goes by now."""
         same = (kept.c.id == was.id) & (kept.c.expires == was.expires)
         self._change(kept.update().where(same).values(state=state, expires=expires))
 
     def add_job(
         self,
-        observations: DatasetRow,
-        references: DatasetRow,
+        observations: rows.DatasetRow,
+        references: rows.DatasetRow,
         options: MatchOptions,
-        delivery: Delivery,
-        repeat: Repeat | None = None,
+        delivery: rows.Delivery,
+        repeat: rows.Repeat | None = None,
         size_bytes: int = 0,
         admit: Admission | None = None,
         name: str = "",
@@ -355,7 +343,7 @@ class Store(Queries):
         self.bell.ring()
         return id
 
-    def first_of(self, repeat: Repeat) -> tuple[str, str] | None:
+    def first_of(self, repeat: rows.Repeat) -> tuple[str, str] | None:
         """The job that the first request with a key made, and the fingerprint of that request."""
         own = (jobs.c.owner == (self.owner or "")) & (jobs.c.key == repeat.key)
         row = self._first(sa.select(jobs.c.id, jobs.c.fingerprint).where(own))
@@ -371,43 +359,43 @@ class Store(Queries):
         batches = (ids[i : i + _IDS_AT_ONCE] for i in range(0, len(ids), _IDS_AT_ONCE))
         return {id for some in batches for id in self._scalars(query.where(jobs.c.id.in_(some)))}
 
-    def job(self, id: str) -> JobRow | None:
+    def job(self, id: str) -> rows.JobRow | None:
         """The job with this id."""
         # Postgres takes no text that has one.
         if "\0" in id:
             return None
         row = self._first(sa.select(*_ROW).where((jobs.c.id == id) & self._seen(jobs)))
-        return JOB.validate_python({**row}) if row else None
+        return rows.JOB.validate_python({**row}) if row else None
 
     def rename_job(self, id: str, name: str) -> None:
         """Call a job something else."""
         self._change(jobs.update().where((jobs.c.id == id) & self._seen(jobs)).values(name=name))
 
-    def jobs(self, asked: JobQuery) -> list[JobRow]:
+    def jobs(self, asked: JobQuery) -> list[rows.JobRow]:
         """A page of jobs, and one more when there is another page."""
         query = sa.select(*_ROW).where(self._seen(jobs) & self._of(jobs, asked.owner))
         query = query.where(*asked.chosen(self._engine.dialect.name))
-        return [JOB.validate_python({**row}) for row in self._rows(asked.of(query, jobs))]
+        return [rows.JOB.validate_python({**row}) for row in self._rows(asked.of(query, jobs))]
 
     def has_ended(self, id: str) -> bool:
         """Whether a job is not live any more."""
-        query = sa.select(jobs.c.id).where((jobs.c.id == id) & jobs.c.status.in_(LIVE))
+        query = sa.select(jobs.c.id).where((jobs.c.id == id) & _IS_LIVE)
         return self._first(query) is None
 
     def live_ids(self) -> list[str]:
         """Ids of the jobs that are not finished, in the order in which they were accepted."""
-        query = sa.select(jobs.c.id).where(jobs.c.status.in_(LIVE)).order_by(jobs.c.created)
+        query = sa.select(jobs.c.id).where(_IS_LIVE).order_by(jobs.c.created)
         return self._scalars(query)
 
-    def live_jobs(self) -> list[JobRow]:
+    def live_jobs(self) -> list[rows.JobRow]:
         """Jobs that are not finished, in the order in which they were accepted."""
-        query = sa.select(*_ROW).where(jobs.c.status.in_(LIVE) & self._seen(jobs))
-        rows = self._rows(query.order_by(jobs.c.created))
-        return [JOB.validate_python({**row}) for row in rows]
+        query = sa.select(*_ROW).where(_IS_LIVE & self._seen(jobs))
+        query = query.order_by(jobs.c.created)
+        return [rows.JOB.validate_python({**row}) for row in self._rows(query)]
 
     def forget_jobs(self, before: str) -> list[str]:
         """Forget jobs that ended before a time and keep no result; returns their ids."""
-        is_old = (jobs.c.finished < before) & jobs.c.status.not_in(LIVE)
+        is_old = (jobs.c.finished < before) & ~_IS_LIVE
         query = jobs.delete().where(is_old & ~self._has_result).returning(jobs.c.id)
         with self._single.begin() as connection:
             return list(connection.execute(query).scalars())
@@ -416,7 +404,7 @@ class Store(Queries):
         """How many jobs are not finished: of all owners, and of this one."""
         query = sa.select(sa.func.count(), sa.func.count().filter(self._own(jobs)))
         with self._reading(connection) as reading:
-            everyone, own = reading.execute(query.where(jobs.c.status.in_(LIVE))).one()
+            everyone, own = reading.execute(query.where(_IS_LIVE)).one()
         return everyone, own
 
     def refuse_output_of_others(self, connection: sa.Connection, output: str | None) -> None:
@@ -424,7 +412,7 @@ class Store(Queries):
         if output is None:
             return
         theirs = jobs.c.delivery["output"].as_string()
-        query = sa.select(theirs).where(jobs.c.status.in_(LIVE) & theirs.is_not(None))
+        query = sa.select(theirs).where(_IS_LIVE & theirs.is_not(None))
         for other in connection.execute(query).scalars():
             if other.startswith(output) or output.startswith(other):
                 raise errors.OutputTaken(
@@ -432,13 +420,13 @@ class Store(Queries):
                     f"{output}"
                 )
 
-    def has_successor(self, job: JobRow) -> bool:
+    def has_successor(self, job: rows.JobRow) -> bool:
         """Whether a later job writes, or has written, its result where this one was to."""
         theirs = jobs.c.delivery["output"].as_string()
         is_later = (jobs.c.created >= job.created) & (jobs.c.id != job.id)
         query = sa.select(jobs.c.id).where((theirs == job.delivery.output) & is_later)
-        has_result = (jobs.c.status == "successful") | (jobs.c.message == REMOVED)
-        query = query.where(jobs.c.status.in_(LIVE) | has_result)
+        has_result = (jobs.c.status == "successful") | (jobs.c.message == rows.REMOVED)
+        query = query.where(_IS_LIVE | has_result)
         return self._first(query) is not None
 
     def waits_until(self) -> str | None:
@@ -470,7 +458,7 @@ class Store(Queries):
 
     def note_death(self) -> None:
         """Count the death of a runner for the jobs it ran; called when the next one starts."""
-        query = jobs.update().where(jobs.c.held & jobs.c.status.in_(LIVE))
+        query = jobs.update().where(jobs.c.held & _IS_LIVE)
         self._change(query.values(deaths=jobs.c.deaths + 1, held=False))
 
     def report_progress(self, id: str, rows_done: int, rate: float | None, message: str) -> None:
@@ -479,7 +467,9 @@ class Store(Queries):
         values = {"rows_done": rows_done, "rows_a_second": rate, "message": message}
         self.update_live(id, **values, deaths=deaths)
 
-    def finish_job(self, id: str, status: JobStatus, message: str, **outcome: Any) -> JobRow | None:
+    def finish_job(
+        self, id: str, status: rows.JobStatus, message: str, **outcome: Any
+    ) -> rows.JobRow | None:
         """End a live job with its `problem`, or a `report` that `expires`; None if it had ended."""
         values = {"status": status, "finished": now(), "message": message, **outcome}
         if status == "successful":
@@ -491,7 +481,7 @@ class Store(Queries):
             row = connection.execute(query).mappings().first()
             if row is None:
                 return None
-            job = JOB.validate_python({**row})
+            job = rows.JOB.validate_python({**row})
             is_here = status == "successful" and not job.delivery.output
             size_bytes = (job.report or {}).get("size_bytes", 0) if is_here else 0
             # Its workers may have chunks of it in hand still.
@@ -505,7 +495,7 @@ class Store(Queries):
         return job
 
     def _live(self, id: str) -> sa.Update:
-        is_live = (jobs.c.id == id) & jobs.c.status.in_(LIVE)
+        is_live = (jobs.c.id == id) & _IS_LIVE
         return jobs.update().where(is_live & self._seen(jobs) & self._fence)
 
     def update_live(self, id: str, **values: Any) -> bool:
@@ -517,7 +507,8 @@ class Store(Queries):
         query = jobs.update().where(
             (jobs.c.id == id) & jobs.c.status.in_(["successful", "failed"]) & self._seen(jobs)
         )
-        told = sa.case((jobs.c.status == "successful", REMOVED), else_="removed after its failure")
+        is_successful = jobs.c.status == "successful"
+        told = sa.case((is_successful, rows.REMOVED), else_="removed after its failure")
         values: dict[str, Any] = {"status": "dismissed", "message": told, "updated": now()}
         # Nobody is shown any more what it was told.
         values |= {"report": None, "options": {}, "key": None}
