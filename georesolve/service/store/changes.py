@@ -117,7 +117,9 @@ class Changes:
             self._stirred.clear()
             pause = self._pause()
             try:
-                version = await pools.database(self._look)
+                # As in `version`: a thread would take several times as much of a processor.
+                is_near = self._dialect == "sqlite" and self._connection is not None
+                version = self._look() if is_near else await pools.database(self._look)
                 if version != known:
                     ids = {id for id in self._listeners if id}
                     now = await pools.database(self._states, ids) if ids else {}
@@ -130,9 +132,10 @@ class Changes:
                 logger.warning("changes cannot be seen: %s", error, exc_info=not is_foreseen)
                 self.close()
                 known, pause = None, _RETRY_SECONDS
-            with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await self._stirred.wait()
+            # Not a timeout, which ends a wait by an error: that takes longer than a look.
+            timer = asyncio.get_running_loop().call_later(pause, self._stirred.set)
+            await self._stirred.wait()
+            timer.cancel()
 
     def _pause(self) -> float:
         if self._listeners.keys() - {None}:
