@@ -120,8 +120,13 @@ def _no_table(table: Any, role: Role) -> TypeError:
 
 
 def _as_table(arrow: pa.Table, points: Geometry | None = None) -> Table:
-    batches = iter(arrow.to_batches())
-    return Table(arrow.schema, batches, arrow.num_rows, points)
+    batches = arrow.to_batches()
+    if not batches and all(column.num_chunks for column in arrow.columns):
+        # Of no rows the categories are known, too.
+        batches = [
+            pa.RecordBatch.from_arrays([one.chunk(0) for one in arrow.columns], schema=arrow.schema)
+        ]
+    return Table(arrow.schema, iter(batches), arrow.num_rows, points)
 
 
 class _Arrays(Given):

@@ -53,6 +53,10 @@ def matched_later(
     meta = match(empty, 0, Search(nothing, "cpu", earth=asked.earth), asked)
     if (needed := _needed(empty, points, asked)) is not None:
         observations = observations[needed]
+    # What Dask does to the reading of files once it knows what is read is done now: later, it joins
+    # partitions to be counted, but not one that is asked for alone.
+    observations = observations.map_partitions(_same, meta=make_meta(observations))
+    observations = observations.optimize(fuse=False)
     # One row a partition.
     rows = observations.map_partitions(_length, meta=pd.Series(dtype="int64"), clear_divisions=True)
     first_rows = rows.cumsum() - rows
@@ -72,6 +76,10 @@ def _needed(empty: Any, points: Points, asked: Asked) -> list[str] | None:
     if kept is None or not {points.lat, points.lon} <= {*empty.columns}:
         return None
     return [name for name in empty.columns if name in {points.lat, points.lon, points.id, *kept}]
+
+
+def _same(frame: Any) -> Any:
+    return frame
 
 
 def _length(frame: Any) -> Any:

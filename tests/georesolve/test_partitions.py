@@ -77,6 +77,23 @@ def test_rows_types_and_divisions_are_those_of_the_whole(name, device, tmp_path)
         same(dd.utils.make_meta(matches), found.iloc[:0])
 
 
+def test_a_partition_alone_has_the_rows_of_the_whole(tmp_path):
+    """Dask joins small files where few of their columns are read, and counts partitions anew."""
+    kinds = OBSERVATIONS.assign(day=pd.Categorical(["a", "b"] * 250), **dict.fromkeys("cdef", 0.0))
+    dd.from_pandas(kinds, npartitions=10).to_parquet(tmp_path / "lake")
+    for number, path in enumerate(sorted((tmp_path / "lake").iterdir())):
+        path.rename(path.with_name(f"{number}.parquet"))
+    collection = dd.read_parquet(tmp_path / "lake", categories={"day": ["a", "b"]})
+    matches = georesolve.nearest(collection, REFERENCES, observation_columns=["name", "day"])
+    expected = georesolve.nearest(kinds, REFERENCES, observation_columns=["name", "day"])
+    for number in range(matches.npartitions):
+        part = matches.partitions[number].compute(scheduler="sync")
+        same(part, expected.iloc[part["observation"].iloc[0] :][: len(part)])
+    matches.to_parquet(tmp_path / "matches")
+    written = dd.read_parquet(tmp_path / "matches").compute()
+    assert sorted(written["observation"]) == list(range(500))
+
+
 def test_on_a_cluster_references_are_sent_once_and_results_kept_and_written(
     dask_client, device, tmp_path
 ):
