@@ -3,6 +3,7 @@
 import glob
 import os
 import threading
+from bisect import bisect_right
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -29,6 +30,11 @@ class Listed(NamedTuple):
 
     file: File
     below: str
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return self.below.strip("/") or self.file.name
 
 
 UNBOUNDED = Bounds()
@@ -107,12 +113,26 @@ def table_of(
     What folders are named by (`day=2026-11-22`) are columns, too. What is fetched or unpacked lies
     in the folder `scratch` while it is read.
     """
+    first_rows: list[int] = []
     with closing(_fetched([one.file for one in files], scratch / role)) as fetched:
-        yield _chained(files, fetched, reading, role, scratch)
+        try:
+            yield _chained(files, fetched, reading, role, scratch, first_rows)
+        except InvalidInput as error:
+            row = error.errors[0].get("row") if error.errors else None
+            if len(files) == 1 or row is None:
+                raise
+            number = bisect_right(first_rows, row) - 1
+            where = f"row {row} is row {row - first_rows[number]} of {files[number].name}"
+            raise InvalidInput(f"{error}; {where}", error.errors) from None
 
 
 def _chained(
-    files: Sequence[Listed], fetched: Generator[Path], reading: Reading, role: Role, scratch: Path
+    files: Sequence[Listed],
+    fetched: Generator[Path],
+    reading: Reading,
+    role: Role,
+    scratch: Path,
+    first_rows: list[int],
 ) -> Table:
     values = [_columns_named(one.below, reading) for one in files]
     names = dict.fromkeys(name for one in values for name in one)
@@ -121,7 +141,7 @@ def _chained(
 
     def open_next(number: int) -> tuple[Source, Table]:
         # One file is called as the service calls it.
-        name: str = role if len(files) == 1 else f"{role} ({files[number].file.name})"
+        name: str = role if len(files) == 1 else f"{role} ({files[number].name})"
         path, unpacked = next(fetched), scratch / f"{role}-{number}.unpacked"
         format, is_packed = format_of(path, None, path.name, name)
         packed_to = unpacked if is_packed else None
@@ -134,7 +154,9 @@ def _chained(
     source, first = open_next(0)
 
     def batches(source: Source, table: Table) -> Iterator[pa.RecordBatch]:
+        rows = 0
         for number in range(len(files)):
+            first_rows.append(rows)
             if number:
                 source, table = open_next(number)
             with _blaming(source):
@@ -145,6 +167,7 @@ def _chained(
                         "the same columns in the same order"
                     )
                 for batch in table.batches:
+                    rows += batch.num_rows
                     yield batch if batch.schema.equals(first.schema) else batch.cast(first.schema)
             if source.unpacked is not None:
                 source.unpacked.unlink()

@@ -360,7 +360,9 @@ class Index:
             for name, one in reading.items()
         }
         options = Options.of(**own, earth=earth, reference_by=by, observation_by=by)
-        points = given(references, "references").points(options.reading("references"), None)
+        # What it says of its options is said of these.
+        own_reading = options.reading("references")._replace(prefix="")
+        points = given(references, "references").points(own_reading, None)
         self.search = Search(points, device, earth=options.earth)
         if by is not None or time is not None:
             filters = options.filters or FilterOptions()

@@ -74,14 +74,22 @@ def reading_for(role: Role, both: Reading, options: object) -> Reading:
 
 
 def needed_columns(names: list[str], given: Reading, geometry: str | None) -> list[str] | None:
-    """Of the names of a table those that are needed; None for all, or where one is not there.
+    """Of the names of a table those that are needed; None for all, or where one is missing.
 
     All are that could be taken for coordinates or ids, so that a choice stays as it is.
     """
     named = {given.lat, given.lon, given.id, given.geometry, geometry} - {None}
     wanted = {*named, *(given.kept or ())}
-    # Parquet takes a dot for a path.
-    if given.kept is None or not wanted <= {*names} or any("." in name for name in names):
+    lower = {name.lower() for name in names}
+    axes = (given.lat, LATITUDE_NAMES), (given.lon, LONGITUDE_NAMES)
+    are_there = all(own or not lower.isdisjoint(chain(*known)) for own, known in axes)
+    # A refusal lists all columns. Parquet takes a dot for a path.
+    if (
+        given.kept is None
+        or not wanted <= {*names}
+        or not (given.geometry or geometry or are_there)
+        or any("." in name for name in names)
+    ):
         return None
     return [name for name in names if name in wanted or name.lower() in MEANT]
 

@@ -58,6 +58,7 @@ class Findings(NamedTuple):
             names,
             self._how_to_swap(reading.prefix),
             keeps_invalid=reading.on_invalid == "null",
+            prefix=reading.prefix,
         )
         if found is None:
             return

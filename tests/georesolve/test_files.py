@@ -126,6 +126,29 @@ def test_several_files_are_one_table(tmp_path, several):
     assert (tmp_path / "several.parquet").read_bytes() == (tmp_path / "one.parquet").read_bytes()
 
 
+def test_a_refusal_names_the_file_of_a_row(tmp_path):
+    """Files of a lake have the same names in each of its folders."""
+    good = write(REFERENCES, tmp_path / "good.parquet")
+    for day, latitude in (("22", 1.0), ("23", 95.0)):
+        (folder := tmp_path / "lake" / f"day={day}").mkdir(parents=True)
+        table = pa.table({"lat": [1.0, 1.0, latitude], "lon": [1.0, 2.0, 3.0]})
+        write(table, folder / "part-0.parquet")
+    told = r"first one row 5.* row 5 is row 2 of day=23/part-0\.parquet"
+    with pytest.raises(georesolve.InvalidInput, match=told):
+        files.resolve(tmp_path / "lake", good, tmp_path / "matches.parquet")
+    with pytest.raises(georesolve.InvalidInput, match=told):
+        georesolve.nearest(tmp_path / "lake", good)
+    (folder / "part-0.parquet").write_bytes(good.read_bytes()[:-20])
+    with pytest.raises(georesolve.InvalidInput, match=r"\(day=23/part-0\.parquet\): not a read"):
+        georesolve.nearest(tmp_path / "lake", good)
+
+
+def test_a_refusal_lists_all_columns_of_a_file(tmp_path):
+    other = REFERENCES.rename_columns(["id", "north", "east", "name"])
+    with pytest.raises(georesolve.InvalidInput, match="found 'id', 'north', 'east', 'name'"):
+        georesolve.nearest(write(other, tmp_path / "other.parquet"), REFERENCES)
+
+
 def test_refusals_leave_no_file(tmp_path):
     good = write(REFERENCES, tmp_path / "good.parquet")
     (tmp_path / "empty.csv").touch()

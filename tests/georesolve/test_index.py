@@ -69,6 +69,11 @@ def test_names_of_columns_are_kept_in_the_file(tmp_path):
 def test_refusals(tmp_path):
     with pytest.raises(georesolve.InvalidInput, match="references: no column for latitudes"):
         georesolve.Index(pd.DataFrame({"a": [1]}))
+    metres = pd.DataFrame({"y": [5.8e6, 5.9e6], "x": [5.3e5, 5.4e5]})
+    with pytest.raises(georesolve.InvalidInput, match=r"\(crs=EPSG:25832\)"):
+        georesolve.Index(metres)
+    with pytest.raises(georesolve.InvalidInput, match=r"\(observation_crs=EPSG:25832\)"):
+        georesolve.nearest(metres, metres)
     pd.DataFrame({"lat": [1.0], "lon": [1.0]}).to_parquet(tmp_path / "other.parquet")
     with pytest.raises(georesolve.InvalidInput, match=r"was not made by Index\.save"):
         georesolve.Index.open(tmp_path / "other.parquet")

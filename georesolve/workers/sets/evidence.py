@@ -233,11 +233,12 @@ class Evidence:
         return self.valid < self.rows == self.valid_swapped
 
     def verdict(
-        self, names: tuple[str, str], how_to_swap: str, *, keeps_invalid: bool
+        self, names: tuple[str, str], how_to_swap: str, *, keeps_invalid: bool, prefix: str = ""
     ) -> Verdict | None:
         """What all rows prove to be instead of degrees, if so.
 
-        `how_to_swap` says what to do where axes are swapped. Where rows with invalid coordinates
+        `how_to_swap` says what to do where axes are swapped, `prefix` stands before options of
+        this table alone. Where rows with invalid coordinates
         are not kept, they are refused anyway, and it is only said why.
         """
         lat_name, lon_name = names
@@ -258,7 +259,7 @@ class Evidence:
                 "metres",
                 "metres of a projected CRS",
                 "transform them to longitude and latitude on WGS 84 (EPSG:4326), or name their CRS "
-                "where they stand in columns (crs=EPSG:25832)",
+                f"where they stand in columns ({prefix}crs=EPSG:25832)",
             )
         many = len(self.latitudes) >= _DIFFERENT and self.swapped >= _TENTH * self.rows
         may_tell = self.rows > 1 and len(self.latitudes) > 1 and self._are_valid_swapped
