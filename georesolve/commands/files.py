@@ -3,6 +3,7 @@
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -38,6 +39,9 @@ def run(given: argparse.Namespace) -> int:
         given.parser.error("--from is the format of standard input: a file's name says its own")
     try:
         with ExitStack() as stack:
+            # What ends a job of the night sends this. Copies of both sets would stay behind.
+            before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+            stack.callback(signal.signal, signal.SIGTERM, before)
             given.observations = [_input_file(one, given, stack) for one in given.observations]
             if given.plan:
                 _plan(given)

@@ -24,7 +24,7 @@ from georesolve.files import plan
 from georesolve.options import Options
 from georesolve.workers.machine.gpus import count_gpus
 from tests import oracle
-from tests.conftest import ROOT, points
+from tests.conftest import ROOT, points, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +98,25 @@ def in_terminal(*arguments, **more):
     os.close(ours)
     assert run.returncode == 0
     return written.decode()
+
+
+def test_what_sigterm_ends_leaves_nothing_behind(files, tmp_path):
+    """As a job of the night that took too long."""
+    (scratch := tmp_path / "scratch").mkdir()
+    command = [sys.executable, "-m", "georesolve", "nearest", "-", files / "references.parquet"]
+    with subprocess.Popen(
+        [*command, "-o", tmp_path / "matches.parquet"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env=os.environ | {"TMPDIR": str(scratch)},
+    ) as process:
+        wait_until(lambda: list(scratch.iterdir()), process=process)
+        process.terminate()
+        assert process.stderr.read() == b"georesolve: interrupted; nothing was written\n"
+    assert process.returncode == 130
+    assert [*tmp_path.iterdir()] == [scratch]
+    assert not [*scratch.iterdir()]
 
 
 def test_the_first_call_says_that_it_compiles(files, tmp_path):

@@ -76,7 +76,8 @@ class ClusterKeeper:
         if cluster is None:
             since = f"the cluster is being opened, for {now - (self._since or now):.0f} s now: "
             opening = since + _OPENING if self._since is not None else ""
-            return ClusterState("; ".join(filter(None, (self._trouble, opening))))
+            told = "; ".join(filter(None, (self._trouble, opening)))
+            return ClusterState(told or "the runner has just started")
         silence, trouble, capacity = now - self._heard_at, None, None
         if silence > _SILENCE_SECONDS:
             trouble = f"the scheduler has not answered for {silence:.0f} s; it had {n} workers"
