@@ -71,11 +71,12 @@ CMD ["serve"]
 FROM runtime AS worker-cpu
 COPY --from=environment-cpu /opt/georesolve /opt/georesolve
 COPY deploy/images/worker-cpu.sh /usr/local/bin/worker-cpu
+COPY deploy/images/together.py /usr/local/lib/together.py
 RUN --network=none python -c "import georesolve.workers.partitions, georesolve.workers.plugin"
 USER 10001:10001
 HEALTHCHECK --interval=5s --start-interval=1s --timeout=5s --start-period=60s --retries=12 \
     CMD ["healthy", "--worker", "http://scheduler:8787"]
-ENTRYPOINT ["worker-cpu"]
+ENTRYPOINT ["worker-cpu", "--preload-nanny", "/usr/local/lib/together.py"]
 
 # The driver, and with it libcuda, comes from the NVIDIA container toolkit at run time.
 FROM runtime AS worker

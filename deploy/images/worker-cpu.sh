@@ -2,7 +2,7 @@
 # Dask workers of a machine without GPUs: a process a core and at most 8, and what cores are left
 # become threads of each, as `georesolve serve` has it for a cluster of its own.
 #
-#     worker-cpu SCHEDULER [FLAG OF `dask worker` ...]
+#     worker-cpu [FLAG OF `dask worker` ...] SCHEDULER
 #
 # WORKERS in the environment is another number of processes.
 set -eu
