@@ -10,7 +10,7 @@ import shapely
 
 from georesolve.extras import needed
 from georesolve.intake.columns import Columns
-from georesolve.intake.errors import InvalidOption
+from georesolve.intake.errors import InvalidOption, wrong
 from georesolve.intake.geometry import is_wgs_84
 from georesolve.workers.searches.numbers import degrees
 
@@ -50,12 +50,36 @@ def in_degrees(
 
 
 def add_degrees(
-    batches: Iterator[pa.RecordBatch], columns: Columns, names: tuple[str, ...], transformer: Any
+    batches: Iterator[pa.RecordBatch],
+    columns: Columns,
+    names: tuple[str, ...],
+    transformer: Any,
+    file: str,
+    *,
+    checks: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Append longitudes and latitudes to batches whose columns have other coordinates."""
+    """Append longitudes and latitudes to batches whose columns have other coordinates.
+
+    With `checks` a table that has degrees, where they are to be metres, is refused.
+    """
+    rows, may_be_degrees = 0, checks and transformer.source_crs.is_projected
     for batch in batches:
         x, y = (degrees(batch[name]) for name in (columns.lon, columns.lat))
+        if may_be_degrees:
+            some = np.isfinite(x + y) & ((x != 0) | (y != 0))
+            rows += int(np.count_nonzero(some))
+            may_be_degrees = (abs(x[some]) <= 360).all() and (abs(y[some]) <= 90).all()
         for name, moved in zip(names, transformer.transform(x, y), strict=True):
             # Where the CRS does not reach, PROJ gives infinity: such a row is invalid.
             batch = batch.append_column(name, pa.array(np.where(np.isfinite(moved), moved, np.nan)))
         yield batch
+    if may_be_degrees and rows > 1:
+        raise wrong(
+            file,
+            "degrees, where a projected CRS is named",
+            f"all of {rows} rows look like degrees, and the CRS that is named, "
+            f"{transformer.source_crs.name[:80]!r}, is projected: where it is that of the other "
+            "table, name it with observation_crs or reference_crs; or, if they are in it, send the "
+            "option coordinates=trust",
+            column=columns.lat,
+        )

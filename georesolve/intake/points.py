@@ -125,7 +125,14 @@ class PointTable:
 
             if (transformer := degrees_from(reading.crs, file)) is not None:
                 names = unlike(schema.names, ("lon", "lat"), "degrees_")
-                self._batches = add_degrees(self._batches, self.columns, names, transformer)
+                self._batches = add_degrees(
+                    self._batches,
+                    self.columns,
+                    names,
+                    transformer,
+                    file,
+                    checks=reading.coordinates == "check",
+                )
                 schema = pa.schema([*schema, *(pa.field(one, pa.float64()) for one in names)])
                 self.columns = self.columns._replace(lon=names[0], lat=names[1])
         types = dict.fromkeys(self.columns[:2], pa.float64())

@@ -146,6 +146,13 @@ def test_columns_name_their_crs(tmp_path):
     assert pq.read_table(tmp_path / "out.parquet")["reference"].equals(expected["reference"])
     with pytest.raises(georesolve.InvalidOption, match="PROJ knows no way from the CRS 'EPSG:1'"):
         georesolve.nearest(table, REFERENCES, **{**own, "observation_crs": "EPSG:1"})
+    # Of a table that has degrees: they would lie beside the origin of the CRS.
+    with pytest.raises(georesolve.InvalidInput, match=r"references: all of .* look like degrees"):
+        georesolve.nearest(table, REFERENCES, **{**own, "reference_crs": "EPSG:3857"})
+    trusted = {"crs": "EPSG:3857", "coordinates": "trust"}
+    assert set(georesolve.nearest(REFERENCES, REFERENCES, **trusted)["distance_m"].to_pylist()) == {
+        0
+    }
 
 
 @pytest.mark.parametrize("suffix", ["fgb", "gpkg"])
