@@ -80,7 +80,8 @@ def elsewhere(href: str) -> Elsewhere:
     if scheme not in _SCHEMES or not bucket:
         raise InvalidOption(
             f"{href[:200]!r} is no address of a file: there are "
-            f"{', '.join(f'{one}://' for one in _SCHEMES)}, as in s3://bucket/folder/file.parquet"
+            f"{', '.join(f'{one}://' for one in _SCHEMES)}, as in s3://bucket/folder/file.parquet; "
+            "a file of this machine is given by its path"
         )
     if scheme.startswith("http"):
         if "?" in key:

@@ -74,10 +74,19 @@ class Sources(Prefixes):
             if not look.schema.equals(schema):
                 one, other = (href_of(address.scheme, at.file.path) for at in (look, looks[0]))
                 fields, others = (
-                    {f"{field.name}: {field.type}" for field in of} for of in (look.schema, schema)
+                    {f"{at.name}: {at.type}{'' if at.nullable else ' not null'}" for at in of}
+                    for of in (look.schema, schema)
                 )
-                differing = ", ".join(sorted(fields ^ others)[:4]) or "in another order"
-                raise InvalidInput(f"{file}: {one} has other columns than {other}: {differing}")
+                differing = "the same in another order"
+                if fields != others:
+                    own, its = (
+                        ", ".join(sorted(some)[:4]) for some in (fields - others, others - fields)
+                    )
+                    differing = f"{own or 'none'} instead of {its or 'none'}"
+                raise InvalidInput(
+                    f"{file}: {one} has other columns than {other}: {differing}; write all files "
+                    "with the same columns and types, in the same order"
+                )
         rows = sum(look.file.rows for look in looks)
         values = [partition_of(look.file.path) for look in looks]
         names = [name for name in values[0] if name not in schema.names]

@@ -230,7 +230,10 @@ def test_nothing_there(folder):
 def test_files_must_have_the_same_columns(folder):
     path, table = folder
     pq.write_table(table.drop_columns("name"), path / "z.parquet")
-    with pytest.raises(InvalidInput, match=r"z\.parquet has other columns than .*: name: string"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"z\.parquet has other columns than .*: none instead of name: string; write",
+    ):
         dataset(path)
 
 

@@ -311,7 +311,9 @@ def test_bad_rows_fail_their_job_by_file_row_group_and_row(service, store, place
     answer = run_nearest(service, sets, ASYNC)
     info = finished(service, answer.headers["Location"])
     assert info["status"] == "failed"
-    place_of_it = f"{href}/day=2/p.parquet: row group 1, row 50 of it (row 750 of the file)"
+    place_of_it = (
+        f"{href}/day=2/p.parquet: row group 1, row 50 of it (row 750 of the file) has lat=-95.5,"
+    )
     assert place_of_it in info["message"]
     answer = run_nearest(service, {**sets, "on_invalid": "null"}, ASYNC)
     assert finished(service, answer.headers["Location"])["status"] == "successful"

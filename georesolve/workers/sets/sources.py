@@ -154,7 +154,7 @@ class SourceFiles:
             raise self._failed(
                 file,
                 f"row group {group}, row {row - begins[group]} of it (row {row} of the file) has "
-                f"{self.lat}={lat[bad[0]]!r}, {self.lon}={lon[bad[0]]!r}: allowed are latitudes "
+                f"{self.lat}={lat[bad[0]]}, {self.lon}={lon[bad[0]]}: allowed are latitudes "
                 "from -90 to 90 and longitudes from -180 to 360; mend them, or keep such rows with "
                 "the option on_invalid=null",
             )
