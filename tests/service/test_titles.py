@@ -55,6 +55,15 @@ def test_a_job_is_called_by_what_its_sets_are_called_now(service):
         assert job["name"] == f"{name} x {name}, k = 1"
 
 
+def test_a_job_is_called_by_the_address_of_a_set_without_a_file(service):
+    headers = {"Content-Type": "text/csv"}
+    content = b"lat,lon\n1,7.5\n2,8.5\n"
+    service.put("/datasets/every-night", content=content, headers=headers).raise_for_status()
+    sets = dict.fromkeys(("observations", "references"), (None, "dataset:every-night"))
+    assert job_of(service, files=sets)["name"] == "every-night x every-night, k = 1"
+    service.delete("/datasets/every-night")
+
+
 def test_a_body_that_is_a_file_says_its_name(service):
     headers = {"Content-Type": "text/csv"}
     for name, content in (("sites.csv", b"lat,lon\n1,7\n"), (None, b"lat,lon\n1,8\n")):

@@ -217,7 +217,7 @@ async def put_dataset(
     # Before the body comes, and again when the name is replaced.
     names = library.store.names
     await pools.database(names.refuse_changed, id, condition)
-    row, is_new = await _registered(request, library, parameters)
+    row, is_new = await _registered(request, library, parameters, called=id)
     try:
         if not await pools.database(names.put, id, row.id, condition, library.expires()):
             response.status_code = 200
@@ -233,7 +233,7 @@ async def put_dataset(
 
 
 async def _registered(
-    request: Request, library: Library, parameters: DatasetParameters
+    request: Request, library: Library, parameters: DatasetParameters, *, called: str = ""
 ) -> tuple[DatasetRow, bool]:
     """The dataset that a request brings, registered, and whether its content is new."""
     ingest: Ingest = request.state.service.ingest
@@ -263,7 +263,7 @@ async def _registered(
         admit = partial(quotas.refuse_without_room, library.store, made.dataset.size_bytes)
         row, is_new = await library.store.files(library.register, made, admit)
         # What a file happens to be called renames nothing.
-        name = parameters.name or row.name or made.name
+        name = parameters.name or row.name or made.name or called
         if name != row.name:
             await pools.database(library.store.rename_dataset, row.id, name)
         return replace(row, name=name), is_new
