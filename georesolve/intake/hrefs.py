@@ -23,7 +23,14 @@ from georesolve.intake.errors import InvalidInput, SourceNotAllowed, SourceUnrea
 from georesolve.intake.points import Bounds
 from georesolve.workers.searches.numbers import check_numeric
 from georesolve.workers.sets.datasets import ROW_GROUP, Dataset, stored_and_encoded
-from georesolve.workers.sets.sources import Scheme, SourceFile, SourceFiles, handle_of, href_of
+from georesolve.workers.sets.sources import (
+    Scheme,
+    SourceFile,
+    SourceFiles,
+    handle_of,
+    href_of,
+    plainly,
+)
 from georesolve.workers.sets.widths import Width, value_bytes
 from georesolve.workers.storage.objects import ObjectFile, objects_below
 
@@ -70,12 +77,14 @@ class Sources(Prefixes):
         self, address: Address, href: str, looks: list["_Look"], reading: Reading, file: str
     ) -> Dataset:
         schema = looks[0].schema
-        for look in looks:
-            if not look.schema.equals(schema):
+        are_mixed = not all(look.schema.equals(schema) for look in looks)
+        if are_mixed:
+            schema = plainly(schema)
+        for look in looks if are_mixed else ():
+            if not plainly(look.schema).equals(schema):
                 one, other = (href_of(address.scheme, at.file.path) for at in (look, looks[0]))
                 fields, others = (
-                    {f"{at.name}: {at.type}{'' if at.nullable else ' not null'}" for at in of}
-                    for of in (look.schema, schema)
+                    {f"{at.name}: {at.type}" for at in of} for of in (plainly(look.schema), schema)
                 )
                 differing = "the same in another order"
                 if fields != others:
@@ -116,6 +125,7 @@ class Sources(Prefixes):
             keeps_invalid=reading.on_invalid == "null",
             is_trusted=reading.coordinates == "trust",
             sizes=tuple((name, stored[name], encoded[name]) for name in columns),
+            are_mixed=are_mixed,
         )
         types = {name: schema.field(name).type for name in schema.names}
         types |= {lat: pa.float64(), lon: pa.float64()}

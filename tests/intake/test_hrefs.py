@@ -237,6 +237,20 @@ def test_files_must_have_the_same_columns(folder):
         dataset(path)
 
 
+def test_files_of_several_writers_are_one_table(folder):
+    """One writes texts as large ones, another says that nothing is missing."""
+    path, table = folder
+    fields = [
+        pa.field(one.name, pa.large_string() if one.type == pa.string() else one.type, False)
+        for one in table.schema
+    ]
+    pq.write_table(table.cast(pa.schema(fields)), path / "z.parquet")
+    found = dataset(path)
+    rows = read_rows(found.file, 0, found.rows, table.column_names)
+    assert rows.slice(rows.num_rows - table.num_rows).equals(table)
+    assert rows.schema.equals(table.schema)
+
+
 def test_bounds(folder):
     with pytest.raises(TooLarge, match="42 rows are more than the limit of 41"):
         dataset(folder[0], bounds=Bounds(rows=41))

@@ -63,6 +63,14 @@ def repeated(value: str | int | None, is_whole: bool, n: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, pa.int64() if is_whole else pa.string()), n)
 
 
+_PLAIN = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+
+
+def plainly(schema: pa.Schema) -> pa.Schema:
+    """The same columns, whichever writer of Parquet they are of: Arrow's types alone differ."""
+    return pa.schema([(one.name, _PLAIN.get(one.type, one.type)) for one in schema])
+
+
 @dataclass(frozen=True)
 class SourceFiles:
     """The files of a point set, in the order of their rows."""
@@ -81,6 +89,8 @@ class SourceFiles:
     """Bytes of each column in the files, and before they are compressed."""
     is_trusted: bool = False
     """Whether the coordinates are degrees whatever they look like."""
+    are_mixed: bool = False
+    """Whether the types of their columns are the same only once they are `plainly` said."""
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -126,6 +136,8 @@ class SourceFiles:
         if table.num_rows != rows:
             raise self._failed(file, "it has not as many rows as its footer says")
         table = table.slice(start - first, stop - start)
+        if self.are_mixed:
+            table = table.cast(plainly(table.schema))
         values = dict(zip(kinds, file.partition, strict=True))
         for name in columns:
             if name in kinds:
