@@ -1,62 +1,115 @@
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import georesolve
 
 question, trips, buildings, out = sys.argv[2:]
-key, name, place = "b_buildingkey", "b_name", "t_pickuploc"
-asked = {"observation_geometry": place, "reference_geometry": "b_boundary"}
+key, name, place, boundary = "b_buildingkey", "b_name", "t_pickuploc", "b_boundary"
+ZSTD = {"compression": "zstd", "compression_level": 1}
+K, ROWS = 5, 2**18
+ENCODED = {
+    "t_tripkey": "DELTA_BINARY_PACKED",
+    place: "DELTA_BYTE_ARRAY",
+    key: "DELTA_BINARY_PACKED",
+    "distance_m": "BYTE_STREAM_SPLIT",
+}
 
 
 def in_order(distance, key):
-    """Rows by distance, of equal ones by key.
+    """Some rows at a time, by distance, of equal ones by key.
 
     NumPy sorts numbers several times as fast as the rows that they come from, so a number is made
     of a distance, rounded, and its row; rows whose distances are rounded alike are sorted after.
     """
     bits = np.uint64(distance.size.bit_length())
-    steps = 2.0 ** (63 - int(bits)) / max(distance.max(), 1.0)
-    words = np.multiply(distance, steps, out=np.empty(distance.size, np.uint64), casting="unsafe")
-    words <<= bits
-    words |= np.arange(distance.size, dtype=np.uint64)
+    steps = 2.0 ** (63 - int(bits)) / distance.max(initial=1.0)
+    words = np.empty(distance.size, np.uint64)
+    for first in range(0, words.size, ROWS):
+        some = words[first : first + ROWS]
+        np.multiply(distance[first : first + ROWS], steps, out=some, casting="unsafe")
+        some <<= bits
+        some |= np.arange(first, first + some.size, dtype=np.uint64)
     words.sort()
-    # Of a row the lower 32 bits.
-    rows = words.astype(np.uint32) & np.uint32(2 ** int(bits) - 1)
-    words >>= bits
-    equal = np.flatnonzero(words[1:] == words[:-1])
-    equal = np.union1d(equal, equal + 1)
-    of = rows[equal]
-    rows[equal] = of[np.lexsort((key(of), distance[of]))]
-    return rows
+    first = 0
+    while first < words.size:
+        stop = min(first + ROWS, words.size)
+        while stop < words.size and words[stop] >> bits == words[stop - 1] >> bits:
+            stop += 1
+        rounded = words[first:stop] >> bits
+        rows = (words[first:stop] & np.uint64(2 ** int(bits) - 1)).astype(np.int64)
+        equal = np.flatnonzero(rounded[1:] == rounded[:-1])
+        equal = np.union1d(equal, equal + 1)
+        of = rows[equal]
+        rows[equal] = of[np.lexsort((key(of), distance[of]))]
+        yield rows
+        first = stop
+
+
+def read(group):
+    """Some trips, and the same with places of a fixed size."""
+    table = pq.ParquetFile(trips).read_row_group(group, columns=["t_tripkey", place])
+    # Points of WKB have 21 bytes: they are taken faster than what may have any number.
+    return table, table.set_column(1, place, table[place].cast(pa.binary(21)))
 
 
 if question == "q8":
-    of_buildings = {"summary": {"count": True}, "summary_by": "reference", "columns": [key, name]}
-    found = pl.from_arrow(georesolve.within(trips, buildings, 500, **of_buildings, **asked))
-    found = found.filter(pl.col("count") > 0).sort(
-        "count", f"reference_{key}", descending=[True, False]
-    )
-    found = found.select(f"reference_{key}", f"reference_{name}", "count")
-    found.write_parquet(out, compression_level=1)
+    asked = {"observation_geometry": place, "reference_geometry": boundary, "columns": [key, name]}
+    counted = {"summary": {"count": True}, "summary_by": "reference"}
+    found = georesolve.within(trips, buildings, 500, **counted, **asked)
+    found = found.filter(pc.field("count") > 0)
+    found = found.sort_by([("count", "descending"), (f"reference_{key}", "ascending")])
+    pq.write_table(found.select([f"reference_{key}", f"reference_{name}", "count"]), out, **ZSTD)
 else:
-    of_trips = pq.read_table(trips, columns=["t_tripkey", place])
-    found = georesolve.nearest(of_trips, buildings, k=5, **asked)
-    # In one piece, and rows of buildings in half of the memory.
-    distance = np.concatenate([one.to_numpy() for one in found["distance_m"].chunks])
-    reference = pl.from_arrow(found["reference"]).cast(pl.UInt32).rechunk()
-    del found
-    # Rows are taken in any order from one chunk in a tenth of the time that many need.
-    of_trips = pl.from_arrow(of_trips).rechunk()
-    # Each name is looked up and written once.
-    names = pl.read_parquet(buildings, columns=[key, name]).cast({name: pl.Categorical}).rechunk()
-    keys, numbers = names[key].to_numpy(), reference.to_numpy()
-    rows = pl.LazyFrame({"row": in_order(distance, lambda of: keys[numbers[of]])})
-    row = pl.col("row")
-    # A trip has five rows, in the order of the trips. What is taken is written part by part.
-    columns = [pl.lit(one).gather(row // 5).alias(one.name) for one in of_trips]
-    columns += [pl.lit(one).gather(pl.lit(reference).gather(row)).alias(one.name) for one in names]
-    columns += [pl.lit(pl.Series(distance)).gather(row).alias("distance_m")]
-    rows.select(columns).sink_parquet(out, compression_level=1)
+    with ThreadPoolExecutor(1) as thread:
+        known = pq.read_metadata(trips)
+        # They are read while others are searched.
+        groups = [thread.submit(read, group) for group in range(known.num_row_groups)]
+        index = georesolve.Index(buildings, geometry=boundary)
+        reference = np.empty(K * known.num_rows, np.min_scalar_type(len(index)))
+        distance = np.empty(reference.size)
+        first, of_trips = 0, []
+        for group in groups:
+            table, fixed = group.result()
+            of_trips.append(fixed)
+            found = index.nearest(table, k=K, observation_geometry=place)
+            for batch in found.select(["reference", "distance_m"]).to_batches():
+                some = slice(first, first + batch.num_rows)
+                reference[some], distance[some] = (one.to_numpy() for one in batch.columns)
+                first = some.stop
+        del groups, group, table, fixed, found, batch
+        of_trips = pa.concat_tables(of_trips).combine_chunks()
+        trip_keys, places = of_trips["t_tripkey"].to_numpy(), of_trips[place].chunk(0)
+        names = pq.read_table(buildings, columns=[key, name])
+        building_keys = names[key].to_numpy()
+        # Each name is written once.
+        names = names[name].combine_chunks().dictionary_encode()
+        codes = names.indices.to_numpy()
+
+        def taken(rows):
+            """The result of some rows."""
+            of, building = rows // K, reference.take(rows)
+            columns = {
+                "t_tripkey": trip_keys.take(of),
+                place: places.take(pa.array(of)).cast(pa.binary()),
+                key: building_keys.take(building),
+                name: pa.DictionaryArray.from_arrays(codes.take(building), names.dictionary),
+                "distance_m": distance.take(rows),
+            }
+            return pa.table(columns)
+
+        schema = taken(np.empty(0, np.int64)).schema
+        # The least and the greatest say something of what is sorted alone.
+        ways = {"column_encoding": ENCODED, "use_dictionary": [name], **ZSTD}
+        with pq.ParquetWriter(out, schema, write_statistics=["distance_m"], **ways) as writer:
+            written = thread.submit(int)
+            # Rows are taken while those before them are written.
+            for rows in in_order(distance, lambda of: building_keys[reference[of]]):
+                table = taken(rows)
+                written.result()
+                written = thread.submit(writer.write_table, table, rows.size)
+            written.result()
