@@ -323,12 +323,12 @@ def _range(points: np.ndarray) -> tuple[int, int]:
 
 
 def windows(
-    observations: Degrees, n_references: int, earth: Earth = "sphere"
+    observations: Degrees, n_references: int, earth: Earth = "sphere", least: int = _WINDOW
 ) -> Iterator[tuple[slice, Scratch]]:
-    """Parts of the observations: their unit vectors, and memory to sort them."""
+    """Parts of at least so many observations: their unit vectors, and memory to sort them."""
     lat_deg, lon_deg = observations
     n = lat_deg.size
-    window = min(n, max(_WINDOW, _WINDOW_OF_REFERENCES * n_references), MAX_ROWS)
+    window = min(n, max(least, _WINDOW_OF_REFERENCES * n_references), MAX_ROWS)
     memory = scratch(window)
     for start in range(0, n, max(window, 1)):
         part = slice(start, min(start + window, n))
@@ -338,8 +338,12 @@ def windows(
 
 
 def in_windows(
-    observations: Degrees, run: int, n_references: int, earth: Earth = "sphere"
+    observations: Degrees,
+    run: int,
+    n_references: int,
+    earth: Earth = "sphere",
+    least: int = _WINDOW,
 ) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:
-    """Parts of the observations, their unit vectors, and these in order."""
-    for part, here in windows(observations, n_references, earth):
+    """As `windows`: the parts, their unit vectors, and these in order."""
+    for part, here in windows(observations, n_references, earth, least):
         yield part, here.points, here.order[: sort(here, run)]

@@ -51,6 +51,8 @@ _FEW = 1 << 8
 """Candidates that there is memory for at first."""
 _MANY = 1.0 + 2.0**-50
 """More than what two products and a sum of a bound are rounded by."""
+_WINDOW = 1 << 21
+"""Observations sorted at a time for the nearest, or more: blocks of more of them are smaller."""
 _MOST_COUNTS = 1 << 24
 """Counts of shapes by all threads together."""
 
@@ -90,6 +92,17 @@ class Nearest(NamedTuple):
     own: int
     chord2: np.ndarray
     arc: np.ndarray
+
+
+class Lists(NamedTuple):
+    """The nearest shapes of some observations: of all of them the first, and so on.
+
+    `key` and `row` are of shape (k, observations); `carried` has room for a row of each.
+    """
+
+    key: np.ndarray
+    row: np.ndarray
+    carried: np.ndarray
 
 
 @look.of(Near)
@@ -274,6 +287,7 @@ def _way2(lanes, lane, other, other_lane):  # type: ignore[no-untyped-def]
 @njit(nogil=True, error_model="numpy")
 def _walk_alone(searched, lanes, lane, worst, brute, reference, key, box, stack):  # type: ignore[no-untyped-def]
     """Write the list of one observation, whose k nearest are within a bound."""
+    reference[:], key[:] = ROW, np.inf
     place = lanes[:, lane].copy()
     for axis in range(3):
         box[axis] = box[3 + axis] = place[axis]
@@ -298,90 +312,101 @@ def _search_near(  # type: ignore[no-untyped-def]
     at = np.empty(_BLOCK, np.int64)
     box, own_box = np.empty(6), np.empty(6)
     sines2, chords, worsts = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
+    own, own_key = np.empty(k, np.int64), np.empty(k)
+    lists = Lists(
+        np.empty((k, _BLOCK)), np.empty((k, _BLOCK), np.int64), np.empty(_BLOCK, np.int64)
+    )
     reach = ALL
     for block in range(n_blocks * thread // threads, n_blocks * (thread + 1) // threads):
         first = block * _BLOCK
         n = min(_BLOCK, order.size - first)
         _load(points, order, first, n, at, lanes, box)
         _load_degrees(lat_deg, lon_deg, n, at, lanes)
-        for lane in range(n):
-            for j in range(k):
-                reference[at[lane], j], key[at[lane], j] = ROW, np.inf
         middle = n // 2
         worst = _bound(reach, _way2(lanes, middle, before, 0))
-        i = at[middle]
-        _walk_alone(
-            searched, lanes, middle, worst, brute, reference[i], key[i], own_box,
-            stack,
-        )  # fmt: skip
-        reach = min(ALL, key[i, k - 1])
+        _walk_alone(searched, lanes, middle, worst, brute, own, own_key, own_box, stack)
+        reach = min(ALL, own_key[k - 1])
         for axis in range(3):
             before[axis, 0] = lanes[axis, middle]
         worst = 0.0
         for lane in range(n):
-            way2 = _way2(lanes, lane, before, 0)
-            worsts[lane] = _bound(reach, way2)
+            prefetch_for_write(reference, at[lane], 0)
+            prefetch_for_write(key, at[lane], 0)
+            worsts[lane] = _bound(reach, _way2(lanes, lane, before, 0))
             worst = max(worst, worsts[lane])
         used[0] = -1 if brute else 0
         if not brute:
             _show(searched.stretches, Gather(found, used), box, worst, False, stack)
         if used[0] < 0:
             for lane in range(n):
-                if lane != middle:
-                    i = at[lane]
-                    _walk_alone(
-                        searched, lanes, lane, worsts[lane], brute, reference[i],
-                        key[i], own_box, stack,
-                    )  # fmt: skip
+                _walk_alone(
+                    searched, lanes, lane, worsts[lane], brute, own, own_key, own_box, stack
+                )
+                for j in range(k):
+                    lists.key[j, lane], lists.row[j, lane] = own_key[j], own[j]
         else:
             n_found = used[0]
-            holding = _take_areas(
-                searched, holding, used, lanes, n, at, middle, reference, key, box, stack
-            )
-            _take_stretches(
-                searched, found, n_found, lanes, n, at, middle, worsts, reference, key,
-                sines2, chords,
-            )  # fmt: skip
+            lists.key[:], lists.row[:] = np.inf, ROW
+            holding = _take_areas(searched, holding, used, lanes, lists, chords[:n], box, stack)
+            _take_stretches(searched, found[:n_found], lanes, worsts[:n], lists, sines2, chords[:n])
         for lane in range(n):
             for j in range(k):
-                if key[at[lane], j] == np.inf:
-                    reference[at[lane], j] = -1
+                c = lists.key[j, lane]
+                key[at[lane], j] = c
+                reference[at[lane], j] = lists.row[j, lane] if c < np.inf else -1
 
 
 @njit(nogil=True, error_model="numpy")
-def _take_areas(  # type: ignore[no-untyped-def]
-    searched, holding, used, lanes, n, at, middle, reference, key, box, stack,
-):  # fmt: skip
-    """Put what holds observations into their lists; that of the middle is made already."""
+def _offer_all(chords, row, lists):  # type: ignore[no-untyped-def]
+    """As `offer`, to the lists of some observations: what is put in goes on with what it moves."""
+    carried = lists.carried[: chords.size]
+    carried[:] = row
+    for j in range(lists.key.shape[0]):
+        keys, rows = lists.key[j, : chords.size], lists.row[j, : chords.size]
+        for lane in range(chords.size):
+            c, own, other, other_row = chords[lane], carried[lane], keys[lane], rows[lane]
+            goes = (c < other) | ((c == other) & (own < other_row))
+            keys[lane] = c if goes else other
+            rows[lane] = own if goes else other_row
+            # Nothing of the shape is left to put in where it has been found again.
+            chords[lane] = np.inf if other_row == row else (other if goes else c)
+            carried[lane] = ROW if other_row == row else (other_row if goes else own)
+
+
+@njit(nogil=True, error_model="numpy")
+def _take_areas(searched, holding, used, lanes, lists, chords, box, stack):  # type: ignore[no-untyped-def]
+    """Put what holds observations into their lists."""
     holding = _gathered(searched.areas, holding, used, box, 0.0, False, stack)
-    for j in range(used[0]):
-        row = searched.polygons.row[searched.areas.items[holding[j], 0]]
-        for lane in range(n):
-            if lane != middle and _is_held(holding[j], searched, lanes, lane):
-                offer(reference[at[lane]], key[at[lane]], 0.0, row)
+    nowhere = np.zeros(chords.size)
+    for item in holding[: used[0]]:
+        if not _reaches(searched.areas.boxes, item, lanes, nowhere):
+            continue
+        for lane in range(chords.size):
+            chords[lane] = 0.0 if _is_held(item, searched, lanes, lane) else np.inf
+        _offer_all(chords, searched.polygons.row[searched.areas.items[item, 0]], lists)
     return holding
 
 
 @njit(nogil=True, error_model="numpy")
 def _take_stretches(  # type: ignore[no-untyped-def]
-    searched, found, n_found, lanes, n, at, middle, worsts, reference, key, sines2, chords,
+    searched, found, lanes, worsts, lists, sines2, chords,
 ):  # fmt: skip
     """Put the nearest of some stretches into lists, whose worst are bounded already."""
-    last = key.shape[1] - 1
-    worsts[middle] = -1.0
-    for j in range(n_found):
-        if not _reaches(searched.stretches.boxes, found[j], lanes, worsts[:n]):
+    tree, last = searched.stretches, lists.key.shape[0] - 1
+    for item in found:
+        if not _reaches(tree.boxes, item, lanes, worsts):
             continue
-        first, stop = searched.stretches.items[found[j], 0], searched.stretches.items[found[j], 1]
-        row = searched.row[first]
-        for lane in range(n):
-            chords[lane] = np.inf
-        _compare(searched.arcs, first, stop, lanes, sines2, chords[:n])
-        for lane in range(n):
-            if chords[lane] <= worsts[lane] and lane != middle:
-                i = at[lane]
-                if offer(reference[i], key[i], chords[lane], row):
-                    worsts[lane] = min(worsts[lane], key[i, last])
+        first, stop = tree.items[item, 0], tree.items[item, 1]
+        chords[:] = np.inf
+        _compare(searched.arcs, first, stop, lanes, sines2, chords)
+        is_near = False
+        for lane in range(chords.size):
+            is_near |= chords[lane] <= worsts[lane]
+        if is_near:
+            _offer_all(chords, searched.row[first], lists)
+            worst = lists.key[last]
+            for lane in range(chords.size):
+                worsts[lane] = min(worsts[lane], worst[lane])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -536,7 +561,7 @@ def search(
     n = observations.lat_deg.size
     found = Found(kept(n, query.k, dtype=np.int64), kept(n, query.k))
     degrees = readable(observations)
-    for part, points, order in in_windows(degrees, _BLOCK, index.n_references):
+    for part, points, order in in_windows(degrees, _BLOCK, index.n_references, least=_WINDOW):
         own = Found(found.reference[part], found.key[part])
         if order.size < len(points):
             own.reference.fill(-1)
