@@ -228,7 +228,8 @@ class Search:
         """The result for observations in memory, which calls the first of them `first_row`."""
         carried = observations.kept.select(options.of_observations(observations))
         everything = self.batch(observations, first_row, options)
-        step = RESULT_ROWS // options.k
+        # They are in memory together at the end.
+        step = 2 * RESULT_ROWS // options.k
         tables = []
         # No observations are one empty batch: their result has columns, too.
         for chunk in Chunk(0, observations.rows).pieces(step):

@@ -94,17 +94,6 @@ class Nearest(NamedTuple):
     arc: np.ndarray
 
 
-class Lists(NamedTuple):
-    """The nearest shapes of some observations: of all of them the first, and so on.
-
-    `key` and `row` are of shape (k, observations); `carried` has room for a row of each.
-    """
-
-    key: np.ndarray
-    row: np.ndarray
-    carried: np.ndarray
-
-
 @look.of(Near)
 def _take_near(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
     place, in_areas, (_, _, arcs, rows, polygons), reference, key = collector
@@ -313,9 +302,8 @@ def _search_near(  # type: ignore[no-untyped-def]
     box, own_box = np.empty(6), np.empty(6)
     sines2, chords, worsts = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
     own, own_key = np.empty(k, np.int64), np.empty(k)
-    lists = Lists(
-        np.empty((k, _BLOCK)), np.empty((k, _BLOCK), np.int64), np.empty(_BLOCK, np.int64)
-    )
+    # Of all observations of a block the first, and so on, and room for a row of each.
+    lists = np.empty((k, _BLOCK)), np.empty((k, _BLOCK), np.int64), np.empty(_BLOCK, np.int64)
     reach = ALL
     for block in range(n_blocks * thread // threads, n_blocks * (thread + 1) // threads):
         first = block * _BLOCK
@@ -343,26 +331,26 @@ def _search_near(  # type: ignore[no-untyped-def]
                     searched, lanes, lane, worsts[lane], brute, own, own_key, own_box, stack
                 )
                 for j in range(k):
-                    lists.key[j, lane], lists.row[j, lane] = own_key[j], own[j]
+                    lists[0][j, lane], lists[1][j, lane] = own_key[j], own[j]
         else:
             n_found = used[0]
-            lists.key[:], lists.row[:] = np.inf, ROW
+            lists[0][:], lists[1][:] = np.inf, ROW
             holding = _take_areas(searched, holding, used, lanes, lists, chords[:n], box, stack)
             _take_stretches(searched, found[:n_found], lanes, worsts[:n], lists, sines2, chords[:n])
         for lane in range(n):
             for j in range(k):
-                c = lists.key[j, lane]
+                c = lists[0][j, lane]
                 key[at[lane], j] = c
-                reference[at[lane], j] = lists.row[j, lane] if c < np.inf else -1
+                reference[at[lane], j] = lists[1][j, lane] if c < np.inf else -1
 
 
 @njit(nogil=True, error_model="numpy")
 def _offer_all(chords, row, lists):  # type: ignore[no-untyped-def]
     """As `offer`, to the lists of some observations: what is put in goes on with what it moves."""
-    carried = lists.carried[: chords.size]
+    carried = lists[2][: chords.size]
     carried[:] = row
-    for j in range(lists.key.shape[0]):
-        keys, rows = lists.key[j, : chords.size], lists.row[j, : chords.size]
+    for j in range(lists[0].shape[0]):
+        keys, rows = lists[0][j, : chords.size], lists[1][j, : chords.size]
         for lane in range(chords.size):
             c, own, other, other_row = chords[lane], carried[lane], keys[lane], rows[lane]
             goes = (c < other) | ((c == other) & (own < other_row))
@@ -388,11 +376,9 @@ def _take_areas(searched, holding, used, lanes, lists, chords, box, stack):  # t
 
 
 @njit(nogil=True, error_model="numpy")
-def _take_stretches(  # type: ignore[no-untyped-def]
-    searched, found, lanes, worsts, lists, sines2, chords,
-):  # fmt: skip
+def _take_stretches(searched, found, lanes, worsts, lists, sines2, chords):  # type: ignore[no-untyped-def]
     """Put the nearest of some stretches into lists, whose worst are bounded already."""
-    tree, last = searched.stretches, lists.key.shape[0] - 1
+    tree, worst = searched.stretches, lists[0][-1]
     for item in found:
         if not _reaches(tree.boxes, item, lanes, worsts):
             continue
@@ -404,7 +390,6 @@ def _take_stretches(  # type: ignore[no-untyped-def]
             is_near |= chords[lane] <= worsts[lane]
         if is_near:
             _offer_all(chords, searched.row[first], lists)
-            worst = lists.key[last]
             for lane in range(chords.size):
                 worsts[lane] = min(worsts[lane], worst[lane])
 

@@ -225,9 +225,9 @@ def test_a_set_against_itself():
 
 def test_progress_is_told():
     told = []
-    lat, lon = sphere(100_000, 5)
+    lat, lon = sphere(200_000, 5)
     georesolve.nearest((lat, lon), sphere(9, 4), k=64, progress=lambda *now: told.append(now))
-    assert told == [(65_536, 100_000), (100_000, 100_000)]
+    assert told == [(131_072, 200_000), (200_000, 200_000)]
 
 
 def parquet(table):

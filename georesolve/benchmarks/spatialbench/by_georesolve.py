@@ -26,8 +26,8 @@ def in_order(distance, key):
     NumPy sorts numbers several times as fast as the rows that they come from, so a number is made
     of a distance, rounded, and its row; rows whose distances are rounded alike are sorted after.
     """
-    bits = np.uint64(distance.size.bit_length())
-    steps = 2.0 ** (63 - int(bits)) / distance.max(initial=1.0)
+    bits = distance.size.bit_length()
+    steps, row = 2.0 ** (63 - bits) / distance.max(initial=1.0), 2**bits - 1
     words = np.empty(distance.size, np.uint64)
     for first in range(0, words.size, ROWS):
         some = words[first : first + ROWS]
@@ -37,17 +37,15 @@ def in_order(distance, key):
     words.sort()
     first = 0
     while first < words.size:
-        stop = min(first + ROWS, words.size)
-        while stop < words.size and words[stop] >> bits == words[stop - 1] >> bits:
-            stop += 1
-        rounded = words[first:stop] >> bits
-        rows = (words[first:stop] & np.uint64(2 ** int(bits) - 1)).astype(np.int64)
-        equal = np.flatnonzero(rounded[1:] == rounded[:-1])
+        last = words[min(first + ROWS, words.size) - 1]
+        some = words[first : np.searchsorted(words, last | np.uint64(row), "right")]
+        rows = (some & row).astype(np.int64)
+        equal = np.flatnonzero(some[1:] >> bits == some[:-1] >> bits)
         equal = np.union1d(equal, equal + 1)
         of = rows[equal]
         rows[equal] = of[np.lexsort((key(of), distance[of]))]
         yield rows
-        first = stop
+        first += rows.size
 
 
 def read(group):
@@ -73,15 +71,16 @@ else:
         reference = np.empty(K * known.num_rows, np.min_scalar_type(len(index)))
         distance = np.empty(reference.size)
         first, of_trips = 0, []
-        for group in groups:
-            table, fixed = group.result()
+        while groups:
+            table, fixed = groups.pop(0).result()
             of_trips.append(fixed)
             found = index.nearest(table, k=K, observation_geometry=place)
             for batch in found.select(["reference", "distance_m"]).to_batches():
                 some = slice(first, first + batch.num_rows)
                 reference[some], distance[some] = (one.to_numpy() for one in batch.columns)
                 first = some.stop
-        del groups, group, table, fixed, found, batch
+            # The next one is found in the same memory.
+            del table, found, batch
         of_trips = pa.concat_tables(of_trips).combine_chunks()
         trip_keys, places = of_trips["t_tripkey"].to_numpy(), of_trips[place].chunk(0)
         names = pq.read_table(buildings, columns=[key, name])
@@ -100,16 +99,18 @@ else:
                 name: pa.DictionaryArray.from_arrays(codes.take(building), names.dictionary),
                 "distance_m": distance.take(rows),
             }
-            return pa.table(columns)
+            # None is missing, and nothing is written of that.
+            table = pa.table(columns)
+            return table.cast(pa.schema([one.with_nullable(False) for one in table.schema]))
 
         schema = taken(np.empty(0, np.int64)).schema
         # The least and the greatest say something of what is sorted alone.
-        ways = {"column_encoding": ENCODED, "use_dictionary": [name], **ZSTD}
-        with pq.ParquetWriter(out, schema, write_statistics=["distance_m"], **ways) as writer:
+        ways = {"column_encoding": ENCODED, "use_dictionary": [name], "max_rows_per_page": ROWS}
+        with pq.ParquetWriter(out, schema, write_statistics=["distance_m"], **ways, **ZSTD) as file:
             written = thread.submit(int)
             # Rows are taken while those before them are written.
             for rows in in_order(distance, lambda of: building_keys[reference[of]]):
                 table = taken(rows)
                 written.result()
-                written = thread.submit(writer.write_table, table, rows.size)
+                written = thread.submit(file.write_table, table, rows.size)
             written.result()

@@ -9,6 +9,7 @@ import pyarrow as pa
 from georesolve.kernels import Pairs, ShapeIndex, nearest_points
 from georesolve.kernels.bearing import bearings
 from georesolve.kernels.devices import Array
+from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.query import Degrees, Earth
 from georesolve.workers.jobs import How, MatchOptions
 from georesolve.workers.plan import Chunk
@@ -40,11 +41,13 @@ def matches(
     counts = counted(status)
     # A mask that hides nothing would be made into bits, and read again.
     unmatched = status != _MATCHED if counts["matched"] < status.size else None
-    of = np.arange(*chunk)
-    columns: dict[str, pa.Array] = {"observation": pa.array(of if k == 1 else of.repeat(k))}
+    of = kept(chunk.stop - chunk.start, k, dtype=np.int64)
+    of[:] = np.arange(*chunk)[:, np.newaxis]
+    columns: dict[str, pa.Array] = {"observation": pa.array(of.reshape(-1))}
     if k > 1:
-        ranks = np.arange(1, k + 1, dtype=np.int32)
-        columns["rank"] = pa.array(np.tile(ranks, chunk.stop - chunk.start))
+        ranks = kept(*of.shape, dtype=np.int32)
+        ranks[:] = np.arange(1, k + 1)
+        columns["rank"] = pa.array(ranks.reshape(-1))
     rows = pa.table(columns | _found(reference, distance_m, status, unmatched))
     return (rows if narrowed is None else narrowed.with_apart(rows, chunk.start)), counts
 
