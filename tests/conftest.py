@@ -24,7 +24,8 @@ import pytest
 from distributed import Client, LocalCluster
 
 from georesolve.workers.cluster import open_cluster
-from georesolve.workers.sets.datasets import write_dataset
+from georesolve.workers.sets.datasets import held_dataset, write_dataset
+from georesolve.workers.sets.evidence import Evidence
 from georesolve.workers.settings import ClusterSettings
 from tests.forks import ROOT, fork
 
@@ -98,8 +99,13 @@ def points(n, seed, **columns):
 
 
 def store_points(table, path):
-    """A table as a canonical dataset."""
+    """A table as a canonical dataset, in memory where there is no path."""
     has_id = "id" if "id" in table.schema.names else None
+    if path is None:
+        columns = [column.combine_chunks() for column in table.columns]
+        batch = pa.RecordBatch.from_arrays(columns, schema=table.schema)
+        seen = Evidence.of(batch["lat"].to_numpy(), batch["lon"].to_numpy())
+        return held_dataset(batch, {"id": has_id, "lat": "lat", "lon": "lon"}, seen)
     return write_dataset(table.schema, table.to_batches(), path, lat="lat", lon="lon", id=has_id)
 
 

@@ -12,14 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import shapely
 
-from georesolve.intake.columns import Reading
+from georesolve.intake.columns import Columns, Reading, unlike
 from georesolve.intake.errors import InvalidInput, TooLarge
 from georesolve.intake.layers import close_journal
 from georesolve.intake.plausibility import Findings
-from georesolve.intake.points import Bounds, PointTable
+from georesolve.intake.points import Bounds, PointTable, check_names
 from georesolve.intake.readers import read
 from georesolve.intake.sources import Source, Table
-from georesolve.workers.sets.datasets import Dataset, write_dataset
+from georesolve.workers.searches.numbers import degrees
+from georesolve.workers.sets.datasets import Dataset, held_dataset, write_dataset
+from georesolve.workers.sets.evidence import Evidence
 from georesolve.workers.sets.widths import Width
 
 _ERROR_LENGTH = 500
@@ -111,18 +113,28 @@ def _unpack(source: Source, unpacked: Path, bounds: Bounds) -> Source:
     return source._replace(path=unpacked, unpacked=None)
 
 
-def canonicalise(
-    table: Table, reading: Reading, file: str, target: Path | None, bounds: Bounds
-) -> Dataset:
-    """Check a table and write it as a canonical dataset.
+def canonicalise(batch: pa.RecordBatch, columns: Columns, reading: Reading, file: str) -> Dataset:
+    """Check rows in memory, whose coordinates are float64, and keep them as a dataset there."""
+    names = batch.schema.names
+    check_names(names, file)
+    if reading.crs is not None:
+        from georesolve.intake.crs import add_degrees, degrees_from
 
-    Without a `target` it is written into memory: then its columns hold numbers and texts.
-    """
-    return written(PointTable(table, reading, file, bounds), target).dataset
+        if (transformer := degrees_from(reading.crs, file)) is not None:
+            added = unlike(names, ("lon", "lat"), "degrees_")
+            checks = reading.coordinates == "check"
+            [batch] = add_degrees(iter([batch]), columns, added, transformer, file, checks=checks)
+            columns = columns._replace(lon=added[0], lat=added[1])
+    lat, lon, id = columns
+    axes = degrees(batch[lat]), degrees(batch[lon])
+    seen = Evidence.of_valid(*axes) or Evidence.of(*axes)
+    dataset = held_dataset(batch, {"id": id, "lat": lat, "lon": lon}, seen)
+    Findings(columns, None, seen).refuse(dataset, reading, file)
+    return dataset
 
 
-def written(points: PointTable, target: Path | None, *, is_whole: bool = True) -> Decoded:
-    """Write a table whose columns are found as a canonical dataset: see `canonicalise`."""
+def written(points: PointTable, target: Path, *, is_whole: bool = True) -> Decoded:
+    """Write a table whose columns are found as a canonical dataset, once its rows are checked."""
     lat, lon, id = points.columns
     dataset = write_dataset(
         points.schema,
@@ -132,15 +144,14 @@ def written(points: PointTable, target: Path | None, *, is_whole: bool = True) -
         lon=lon,
         id=id,
         geometries=points.geometries,
-        with_digest=target is None,
+        with_digest=False,
         evidence=points.findings.evidence,
     )
     if points.shapes is not None:
         dataset = replace(dataset, outlines=points.shapes.outlines(dataset.rows))
-    if target is not None:
-        # What cannot be read again (too deep a nesting, say) must not become a dataset. Not mapped,
-        # as workers do: a large file would take the address space that is for decoding.
-        pq.ParquetFile(target).read_row_groups([], columns=[], use_threads=False)
+    # What cannot be read again (too deep a nesting, say) must not become a dataset. Not mapped,
+    # as workers do: a large file would take the address space that is for decoding.
+    pq.ParquetFile(target).read_row_groups([], columns=[], use_threads=False)
     if is_whole:
         points.refuse_invalid(dataset)
     return Decoded(dataset, points.findings)

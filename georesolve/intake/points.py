@@ -53,6 +53,17 @@ class Bounds:
                 raise TooLarge(f"{file}: {n} {what} are more than the limit of {most}")
 
 
+def check_names(names: Collection[str], file: str) -> None:
+    """Refuse names of columns that are not kept."""
+    for name in names:
+        if "\0" in name or len(name) > LONGEST_NAME:
+            long = (
+                f"the column name {name[:80]!r} has {len(name)} characters: up to "
+                f"{LONGEST_NAME} are allowed, and no NUL among them"
+            )
+            raise wrong(file, "not allowed as a name", long, column=name[:80])
+
+
 class PointTable:
     """A table whose columns have their meaning, and whose rows are checked as they pass by.
 
@@ -110,13 +121,7 @@ class PointTable:
                 points = geometry
             if points is not None:
                 reading = reading._replace(lat=points.lat, lon=points.lon, geometry=None)
-        for name in schema.names:
-            if "\0" in name or len(name) > LONGEST_NAME:
-                long = (
-                    f"the column name {name[:80]!r} has {len(name)} characters: up to "
-                    f"{LONGEST_NAME} are allowed, and no NUL among them"
-                )
-                raise wrong(file, "not allowed as a name", long, column=name[:80])
+        check_names(schema.names, file)
         self.columns = find_columns(schema.names, reading, file)
         for name in self.columns[:2]:
             check_numeric(schema.field(name), file)

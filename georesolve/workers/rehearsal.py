@@ -18,7 +18,8 @@ from georesolve.workers.partitions import resolve
 from georesolve.workers.plan import Chunk
 from georesolve.workers.searches.references import forget_all
 from georesolve.workers.searches.search import rehearsing
-from georesolve.workers.sets.datasets import ROW_GROUP, Dataset, write_dataset
+from georesolve.workers.sets.datasets import ROW_GROUP, Dataset, held_dataset, write_dataset
+from georesolve.workers.sets.evidence import Evidence
 
 A_PIECE = ROW_GROUP
 """References that are to be searched at a time in a rehearsal."""
@@ -57,6 +58,9 @@ def spiral(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 def spiral_set(n: int, folder: Path | None = None) -> Dataset:
     """The same points as a dataset, in memory or in a folder."""
-    batch = pa.record_batch(list(spiral(n)), names=["lat", "lon"])
-    path = folder and folder / f"{n}.parquet"
+    degrees = spiral(n)
+    batch = pa.record_batch([*degrees], names=["lat", "lon"])
+    if folder is None:
+        return held_dataset(batch, {"id": None, "lat": "lat", "lon": "lon"}, Evidence.of(*degrees))
+    path = folder / f"{n}.parquet"
     return write_dataset(batch.schema, [batch], path, lat="lat", lon="lon", id=None)

@@ -8,11 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from georesolve.intake.canonical import canonicalise
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import InvalidInput
 from georesolve.intake.plausibility import looks_swapped, of_extents, remarks
-from georesolve.intake.points import Bounds
+from georesolve.intake.points import Bounds, PointTable, gather
 from georesolve.intake.sources import Table
 from tests.conftest import SAMPLES, look_up
 
@@ -37,7 +36,7 @@ def read(lat, lon, names=("lat", "lon"), batch=10_000, **reading):
     table = pa.table(dict(zip(names, (lat, lon), strict=True)))
     batches = Table(table.schema, iter(table.to_batches(batch)), table.num_rows)
     options = {"lat": names[0], "lon": names[1], **reading}
-    return canonicalise(batches, Reading(**options), "points", None, BOUNDS)
+    return gather(PointTable(batches, Reading(**options), "points", BOUNDS), None)
 
 
 def refusal(*arguments, **options):

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from georesolve.intake.canonical import canonicalise, decode, refusal_of
+from georesolve.intake.canonical import decode, refusal_of
 from georesolve.intake.columns import Reading
 from georesolve.intake.errors import Refused
-from georesolve.intake.points import Bounds
+from georesolve.intake.points import Bounds, PointTable, gather
 from georesolve.intake.readers import ranges_of
 from georesolve.intake.sources import Source, Table
 from georesolve.service import errors
@@ -121,7 +121,7 @@ def _warm_up() -> io.BytesIO:
     pq.write_table(table, sink)
     batches = streamed(sink).read_row_group(0, use_threads=False).to_batches()
     read = Table(table.schema, iter(batches), 1)
-    canonicalise(read, Reading(), "", None, Bounds(rows=1, columns=2))
+    gather(PointTable(read, Reading(), "", Bounds(rows=1, columns=2)), None)
     libraries()
     return sink
 

@@ -19,7 +19,7 @@ from georesolve.intake.canonical import canonicalise
 from georesolve.intake.columns import Reading, find_columns
 from georesolve.intake.hrefs import Sources
 from georesolve.intake.layers import close_journal, refuse_layer
-from georesolve.intake.sources import Source, Table, format_of
+from georesolve.intake.sources import Source, format_of
 from georesolve.service import errors, pools
 from georesolve.service.clock import is_id, new_id
 from georesolve.service.disk import Disk, is_locked, locked
@@ -168,9 +168,9 @@ class Ingest:
     ) -> DatasetRow:
         """A dataset of JSON arrays, made of records or not `by_row`; `pointer` is their place."""
         start = time.perf_counter()
-        self._limits.refuse_beyond(len(arrays), 0, pointer)
         columns = find_columns(list(arrays), reading, pointer)
         rows = len(arrays[columns.lat])
+        self._limits.refuse_beyond(len(arrays), rows, pointer)
         for name, values in arrays.items():
             if len(values) != rows:
                 raise errors.InvalidInput(
@@ -185,9 +185,7 @@ class Ingest:
             ],
             [*arrays],
         )
-        table = Table(batch.schema, iter([batch]), rows)
-        reading = reading._replace(lat=columns.lat, lon=columns.lon)
-        dataset = canonicalise(table, reading, pointer, None, self._limits)
+        dataset = canonicalise(batch, columns, reading, pointer)
         return DatasetRow(dataset, {"decode": time.perf_counter() - start})
 
 

@@ -210,10 +210,41 @@ def _width_of(column: pa.ChunkedArray) -> Width:
     return Width(total, total, widest)
 
 
+def held_dataset(batch: pa.RecordBatch, own: Mapping[str, Any], seen: Evidence) -> Dataset:
+    """Keep rows, which showed what is `seen`, in memory; `own` names `id`, `lat` and `lon`."""
+    schema = _schema(batch.schema, own)
+    whole, starts = _canonical(batch, schema), range(0, max(1, batch.num_rows), ROW_GROUP)
+    file = InMemory([whole.slice(start, ROW_GROUP) for start in starts])
+    pieces = zip(*(group.columns for group in file.groups), strict=True)
+    widths = tuple(reduce(Width.followed, map(_width_of, column)) for column in pieces)
+    known = {"columns": tuple(schema.names), "widths": widths, **own, **seen.facts}
+    return Dataset(file=file, digest=None, **known)
+
+
+def _schema(
+    schema: pa.Schema, own: Mapping[str, Any], geometries: Geometries | None = None
+) -> pa.Schema:
+    """That of a canonical dataset; `own` is what its metadata say of it."""
+    degrees = own["lat"], own["lon"]
+    return pa.schema(
+        [pa.field(field.name, field.type, nullable=field.name not in degrees) for field in schema],
+        metadata={"georesolve": json.dumps(own), **geo(geometries or {})},
+    )
+
+
+def _canonical(table: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    # NaN where there is no number.
+    columns = [
+        column if field.nullable or not column.null_count else column.fill_null(np.nan)
+        for field, column in zip(schema, table.columns, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
 def write_dataset(
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
-    path: Path | None,
+    path: Path,
     *,
     lat: str,
     lon: str,
@@ -223,55 +254,25 @@ def write_dataset(
     evidence: Evidence | None = None,
     told: Mapping[str, Any] | None = None,
 ) -> Dataset:
-    """Write batches as a canonical dataset, to a file or into memory where there is no `path`.
+    """Write batches as a canonical dataset.
 
     The columns `lat` and `lon` are float64, nulls allowed. Who keeps the file makes it durable.
     `evidence` is what the rows have shown once all batches are taken; without it they are looked at
     here. What is `told` stands in the metadata, too.
     """
     seen, widths = evidence or Evidence(), dict.fromkeys(schema.names, Width())
-    own = {"id": id, "lat": lat, "lon": lon, **(told or {})}
-    schema = pa.schema(
-        [
-            pa.field(field.name, field.type, nullable=field.name not in (lat, lon))
-            for field in schema
-        ],
-        metadata={"georesolve": json.dumps(own), **geo(geometries or {})},
-    )
-
-    def groups() -> Iterator[pa.Table]:
+    own = {"id": id, "lat": lat, "lon": lon}
+    schema = _schema(schema, {**own, **(told or {})}, geometries)
+    with _writer(path, schema) as writer:
         for group in _row_groups(schema, batches):
-            # NaN where there is no number.
-            each = {name: group[name].combine_chunks() for name in (lat, lon)}
-            coordinates = {
-                name: one.fill_null(np.nan) if one.null_count else one for name, one in each.items()
-            }
+            table = _canonical(group, schema)
             if evidence is None:
-                seen.add(coordinates[lat].to_numpy(), coordinates[lon].to_numpy())
-            columns = [coordinates.get(name, group[name]) for name in schema.names]
-            table = pa.Table.from_arrays(columns, schema=schema)
+                seen.add(table[lat].to_numpy(), table[lon].to_numpy())
             for name, column in zip(schema.names, table.columns, strict=True):
                 widths[name] = widths[name].followed(_width_of(column))
-            yield table
-
-    file: Path | InMemory
-    if path is None:
-        file = InMemory([*groups()])
-    else:
-        file = path
-        with _writer(path, schema) as writer:
-            for table in groups():
-                writer.write_table(table, ROW_GROUP)
-    return Dataset(
-        file=file,
-        digest=sha256_of(path) if path and with_digest else None,
-        lat=lat,
-        lon=lon,
-        id=id,
-        columns=tuple(schema.names),
-        widths=tuple(widths.values()),
-        **seen.facts,
-    )
+            writer.write_table(table, ROW_GROUP)
+    known = {"columns": tuple(widths), "widths": tuple(widths.values()), **own, **seen.facts}
+    return Dataset(file=path, digest=sha256_of(path) if with_digest else None, **known)
 
 
 def _writer(where: Path | pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
@@ -306,11 +307,9 @@ def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterato
     In one piece, because Parquet pages break where pieces do, and the bytes must not depend on how
     the input was cut. An input without rows gives one empty table.
     """
-    nullable = pa.schema([field.with_nullable(True) for field in schema])
     tables = (pa.Table.from_batches([batch]) for batch in batches)
-    plain = (one if one.schema == nullable else one.cast(nullable) for one in tables)
-    first = next(plain, None)
-    whole = chain([nullable.empty_table() if first is None else first], plain)
+    first = next(tables, None)
+    whole = chain([schema.empty_table() if first is None else first], tables)
     for table in recut(whole, ROW_GROUP):
         yield table.combine_chunks()
 

@@ -193,7 +193,7 @@ class Evidence:
         low, high = bounds = _bounds(lat, lon)
         if not (is_valid(*low) and is_valid(*high)):
             return None
-        may_be_zero = all(least <= 0 <= most for least, most in zip(low, high, strict=True))
+        may_be_zero = low[0] <= 0 <= high[0] and low[1] <= 0 <= high[1]
         if may_be_zero and not lat.all() and ((lat == 0) & (lon == 0)).any():
             return None
         n = lat.size
@@ -292,12 +292,11 @@ class Evidence:
         return largest
 
     def _looks_like_radians(self, names: tuple[str, str]) -> bool:
-        within = (self._largest() <= [_PI / 2, _PI]).all()
-        if not self.rows or not within:
+        (south, west), (north, east) = self.bounds
+        if not self.rows or max(-south, north) > _PI / 2 or max(-west, east) > _PI:
             return False
         if all(_NAMED_RADIANS.fullmatch(name) for name in names):
             return True
-        (south, west), (north, east) = self.bounds
         is_globe = min(-west, east) >= math.pi - _GLOBE_END and north - south >= _GLOBE_SPAN
         return self.rows >= _GLOBE_ROWS and is_globe
 
