@@ -22,10 +22,10 @@ class TableParameters(Parameters):
     if TYPE_CHECKING:
         on_invalid: OnInvalid
 
-    def reading(self) -> Reading:
+    def reading(self, *, takes_shapes: bool = True) -> Reading:
         """The same as the readers of files want it; a dataset may be of lines and polygons."""
         own = {name: getattr(self, name) for name in TableParameters.model_fields}
-        return Reading(takes_shapes=True, **own)
+        return Reading(takes_shapes=takes_shapes, **own)
 
 
 class PointGeometry(BaseModel):

@@ -281,7 +281,7 @@ class MatchParameters(TableParameters):
 
     def reading_of(self, role: columns.Role) -> columns.Reading:
         """How to read one of the two tables."""
-        both = self.reading()._replace(takes_shapes=role == "references")
+        both = self.reading(takes_shapes=role == "references")
         return columns.reading_for(role, both, self)
 
     def options(self, observations: Dataset | None, references: Dataset | None) -> MatchOptions:

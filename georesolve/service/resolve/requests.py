@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
+import numpy as np
 from fastapi import Depends, Header, Request
 from pydantic import BaseModel, ValidationError, WithJsonSchema
 from starlette.datastructures import Headers
@@ -241,7 +242,8 @@ def _check_structure(content: bytes | bytearray) -> None:
 
 def _nested(content: bytes | bytearray) -> int:
     """How many arrays and objects it has at most: a text may look like some."""
-    return content.count(b"[") + content.count(b"{")
+    # The two differ in one bit. `count` takes several times as long.
+    return int(np.count_nonzero(np.frombuffer(content, np.uint8) | 0x20 == ord("{")))
 
 
 def _repeated_name(content: bytes | bytearray) -> str | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from inspect import signature
 from typing import Annotated, Any, NoReturn
@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
+from starlette.routing import request_response
 
 from georesolve.intake.representations import ARROW, JSON
 from georesolve.options import FILTERS
@@ -49,10 +50,10 @@ from georesolve.workers.jobs import Question
 class _OfRequest(APIRoute):
     """A route whose handler may take the request alone: then FastAPI has nothing to find for it."""
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Called by FastAPI for what answers a request."""
-        is_plain = [*signature(self.endpoint).parameters] == ["request"]
-        return self.endpoint if is_plain else super().get_route_handler()
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        if [*signature(self.endpoint).parameters] == ["request"]:
+            self.app = request_response(self.endpoint)
 
 
 router = APIRouter(tags=["resolve"], route_class=_OfRequest)
@@ -166,7 +167,8 @@ async def _at_once(
             return await answer(inputs, is_short=True)
         if media_type(request.headers) == ARROW.media_type:
             return await answer(await read_stream(request, folder.path), is_short=False)
-        refuse_query(request.query_params.multi_items())
+        if request.scope["query_string"]:
+            refuse_query(request.query_params.multi_items())
         async with json_content(request, service) as content:
             inputs = await parsed(service, content, MatchInputs)
             return await answer(inputs, is_short=len(content) <= SHORT_BYTES)
