@@ -118,8 +118,10 @@ def table_of(
         try:
             yield _chained(files, fetched, reading, role, scratch, first_rows)
         except InvalidInput as error:
-            row = error.errors[0].get("row") if error.errors else None
-            if len(files) == 1 or row is None:
+            first = error.errors[0] if error.errors else {}
+            row = first.get("row")
+            # What is refused of one file counts its rows; of columns, before any row is read.
+            if len(files) == 1 or row is None or first["file"] != role or not first_rows:
                 raise
             number = bisect_right(first_rows, row) - 1
             where = f"row {row} is row {row - first_rows[number]} of {files[number].name}"

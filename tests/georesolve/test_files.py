@@ -143,6 +143,25 @@ def test_a_refusal_names_the_file_of_a_row(tmp_path):
         georesolve.nearest(tmp_path / "lake", good)
 
 
+@pytest.mark.parametrize("texts", [("x", "1"), ("1", "x")])
+def test_a_row_of_one_file_is_told_once(tmp_path, texts):
+    (lake := tmp_path / "lake").mkdir()
+    for number, text in enumerate(texts):
+        (lake / f"{number}.csv").write_text(f"lat,lon\n1,1\n{text},1\n")
+    told = rf"observations \({texts.index('x')}\.csv\): .* row 1: the value 'x' is not a number"
+    with pytest.raises(georesolve.InvalidInput, match=told) as refused:
+        georesolve.nearest(lake, REFERENCES)
+    assert " is row " not in str(refused.value)
+
+
+def test_several_files_without_numbers_are_refused(tmp_path):
+    (lake := tmp_path / "lake").mkdir()
+    for name in ("a", "b"):
+        write(pa.table({"lat": ["x"], "lon": [1.0]}), lake / f"{name}.parquet")
+    with pytest.raises(georesolve.InvalidInput, match="'lat' holds string, not numbers"):
+        georesolve.nearest(lake, REFERENCES)
+
+
 def test_a_refusal_lists_all_columns_of_a_file(tmp_path):
     other = REFERENCES.rename_columns(["id", "north", "east", "name"])
     with pytest.raises(georesolve.InvalidInput, match="found 'id', 'north', 'east', 'name'"):
