@@ -94,6 +94,15 @@ def test_a_partition_alone_has_the_rows_of_the_whole(tmp_path):
     assert sorted(written["observation"]) == list(range(500))
 
 
+def test_where_it_is_computed_says_how_partitions_are_shuffled():
+    """Not where it was asked for, of a cluster that is gone since."""
+    shuffled = dd.from_pandas(OBSERVATIONS, npartitions=4).shuffle("name")
+    with dask.config.set({"dataframe.shuffle.method": "p2p"}):
+        matches = georesolve.nearest(shuffled, REFERENCES)
+    found = matches.compute(scheduler="sync")
+    assert sorted(found["observation"]) == list(range(500))
+
+
 def test_on_a_cluster_references_are_sent_once_and_results_kept_and_written(
     dask_client, device, tmp_path
 ):
