@@ -6,6 +6,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
@@ -40,8 +41,11 @@ def run(given: argparse.Namespace) -> int:
     try:
         with ExitStack() as stack:
             # What ends a job of the night sends this. Copies of both sets would stay behind.
-            before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-            stack.callback(signal.signal, signal.SIGTERM, before)
+            # Who calls this in a thread, or handles the signal, ends it in another way.
+            is_main = threading.current_thread() is threading.main_thread()
+            if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                signal.signal(signal.SIGTERM, signal.default_int_handler)
+                stack.callback(signal.signal, signal.SIGTERM, signal.SIG_DFL)
             given.observations = [_input_file(one, given, stack) for one in given.observations]
             if given.plan:
                 _plan(given)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import termios
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -117,6 +118,12 @@ def test_what_sigterm_ends_leaves_nothing_behind(files, tmp_path):
     assert process.returncode == 130
     assert [*tmp_path.iterdir()] == [scratch]
     assert not [*scratch.iterdir()]
+
+
+def test_a_thread_may_run_a_command(files, tmp_path):
+    asked = files / "observations.csv", files / "references.parquet", "-o", tmp_path / "out.csv"
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(nearest, *asked).result() == 0
 
 
 def test_the_first_call_says_that_it_compiles(files, tmp_path):
