@@ -66,7 +66,7 @@ def add_degrees(
     for batch in batches:
         x, y = (degrees(batch[name]) for name in (columns.lon, columns.lat))
         if may_be_degrees:
-            some = np.isfinite(x + y) & ((x != 0) | (y != 0))
+            some = np.isfinite(x) & np.isfinite(y) & ((x != 0) | (y != 0))
             rows += int(np.count_nonzero(some))
             may_be_degrees = (abs(x[some]) <= 360).all() and (abs(y[some]) <= 90).all()
         for name, moved in zip(names, transformer.transform(x, y), strict=True):

@@ -149,6 +149,10 @@ def test_columns_name_their_crs(tmp_path):
     # Of a table that has degrees: they would lie beside the origin of the CRS.
     with pytest.raises(georesolve.InvalidInput, match=r"references: all of .* look like degrees"):
         georesolve.nearest(table, REFERENCES, **{**own, "reference_crs": "EPSG:3857"})
+    endless = {"lat": [np.inf, 1e5], "lon": [-np.inf, 1e5]}
+    asked = {"observation_crs": "EPSG:3857", "on_invalid": "null"}
+    statuses = georesolve.nearest(endless, REFERENCES, **asked)["status"]
+    assert list(statuses) == ["invalid_coordinate", "matched"]
     trusted = {"crs": "EPSG:3857", "coordinates": "trust"}
     assert set(georesolve.nearest(REFERENCES, REFERENCES, **trusted)["distance_m"].to_pylist()) == {
         0
