@@ -32,9 +32,9 @@ def matched_later(
     later. They are one task, the search of whose result each worker gets once.
     """
     import pandas as pd
+    from dask._collections import new_collection
     from dask._expr import optimize_until
     from dask.base import tokenize
-    from dask.dataframe.dask_expr import new_collection
     from dask.dataframe.dispatch import make_meta
     from dask.delayed import delayed
 
