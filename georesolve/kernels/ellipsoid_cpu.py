@@ -197,7 +197,8 @@ def _settle(  # type: ignore[no-untyped-def]
                 is_far = beyond[i] >= _FAR2 * lengths[k - 1] ** 2
                 worst = 0.0 if is_far else min(worst, outermost(lengths[k - 1]))
             if x == x and beyond[i] <= worst:
-                _start(rows, lengths)
+                # What was found by chords is found again, with how far it lies as a bound.
+                rows[:], lengths[:] = ROW, lengths[k - 1]
                 own = first_row + i if exclude_self else -1
                 ranked = Ranked(x, y, z, own, rows, lengths)
                 box[0], box[1], box[2], box[3], box[4], box[5] = x, y, z, x, y, z

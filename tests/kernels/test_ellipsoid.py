@@ -205,6 +205,17 @@ def test_a_search_that_takes_too_long_ends():
         nearest(index, *observations, most_steps=1000)
 
 
+def test_what_is_found_by_chords_bounds_a_walk():
+    """Of a town far away geodesics tell more than chords: then each observation walks."""
+    random = np.random.default_rng(1)
+    lat, lon = random.normal(0, 0.01, (2, 4000))
+    observations = random.uniform(-0.01, 0.01, (2, 100))
+    index = build_index(48 + lat, 11 + lon, earth="wgs84")
+    there = observations[0] - 28, observations[1] + 11
+    found = find(index, *there, most_steps=400_000)
+    assert same_bytes(found, find(index, *there, algorithm="brute"))
+
+
 def test_an_earth_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="earth must be one of sphere, wgs84, got 'flat'"):
         build_index(np.zeros(1), np.zeros(1), earth="flat")
