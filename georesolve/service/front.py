@@ -120,7 +120,8 @@ class _Server(uvicorn.Server):
             # The process that keeps this one has heard it, too.
             return
         if (service := getattr(self._app.state, "service", None)) is not None:
-            service.store.changes.stop()
+            # Not here: it may come between any two steps of those who wait.
+            asyncio.get_running_loop().call_soon_threadsafe(service.store.changes.stop)
         super().handle_exit(sig, frame)
 
 

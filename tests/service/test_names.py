@@ -222,6 +222,8 @@ def test_what_has_expired_and_a_job_needs_outlives_another_job_that_is_refused(t
 
 def test_a_name_that_another_process_replaces_stands_for_the_new_one_at_once(tmp_path):
     with closing(Store(tmp_path / "data")) as store, closing(Store(tmp_path / "data")) as other:
+        # As a front does that looks for changes.
+        store.changes._look()
         library = Library(store.of("ann"))
         made = [store_points(points(5, seed), tmp_path / f"{seed}.parquet") for seed in range(2)]
         ids = [library.register(DatasetRow(one, {}))[0].id for one in made]

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import copy
 import gc
+import signal
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
+import uvicorn
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -24,6 +26,7 @@ from georesolve.service.clock import now
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
 from georesolve.service.errors import CannotStart, KeyInUse, NoSuchDataset, OutputTaken
+from georesolve.service.front import _Server
 from georesolve.service.jobs import endings, supervisor
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.metrics import Metrics
@@ -345,6 +348,45 @@ def test_a_dismissed_job_that_waits_leaves_its_runner(tmp_path, store):
 
     asyncio.run(look())
     looking._threads.close()
+
+
+def test_one_who_waits_hears_a_signal_between_any_two_steps(tmp_path, monkeypatch):
+    clear = asyncio.Event.clear
+
+    def clear_after_a_signal(event):
+        signal.raise_signal(signal.SIGTERM)
+        clear(event)
+
+    async def wait(store):
+        state = SimpleNamespace(service=SimpleNamespace(store=store))
+        front = _Server(SimpleNamespace(state=state), uvicorn.Config(None), None)
+        monkeypatch.setattr(asyncio.Event, "clear", clear_after_a_signal)
+        with front.capture_signals():
+            await asyncio.wait_for(endings.wait_for_end(store, "a", None), 30)
+
+    # uvicorn gives it to the handler before its own in the end.
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with closing(Store(tmp_path / "data")) as store:
+            monkeypatch.setattr(store, "has_ended", lambda _: False)
+            asyncio.run(wait(store))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert store.changes.stopping
+
+
+def test_a_version_is_asked_for_where_that_waits_for_nothing(tmp_path, monkeypatch):
+    async def ask(store):
+        async with store.changes.watched():
+            while store.changes.version() is None:
+                await asyncio.sleep(0.01)
+            # As after a failure: to connect may wait.
+            store.changes.close()
+            monkeypatch.setattr(store._engine, "connect", lambda: pytest.fail("it was connected"))
+            assert store.changes.version() is None
+
+    with closing(Store(tmp_path / "data")) as store:
+        asyncio.run(ask(store))
 
 
 def test_a_job_that_is_taken_up_again_waited_until_it_first_began(tmp_path, store):

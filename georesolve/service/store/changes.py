@@ -56,10 +56,15 @@ class Changes:
 
         SQLite has it in shared memory: it takes the event loop microseconds, and waits for nothing.
         """
-        if self._dialect == "sqlite":
+        if self._is_near:
             with suppress(*self._errors):
                 return self._look()
         return None
+
+    @property
+    def _is_near(self) -> bool:
+        """Whether a look waits for nothing: to connect waits for a disk, and for those before."""
+        return self._dialect == "sqlite" and self._connection is not None
 
     def _look(self) -> object:
         with self._looking:
@@ -118,8 +123,7 @@ class Changes:
             pause = self._pause()
             try:
                 # As in `version`: a thread would take several times as much of a processor.
-                is_near = self._dialect == "sqlite" and self._connection is not None
-                version = self._look() if is_near else await pools.database(self._look)
+                version = self._look() if self._is_near else await pools.database(self._look)
                 if version != known:
                     ids = {id for id in self._listeners if id}
                     now = await pools.database(self._states, ids) if ids else {}
