@@ -4,6 +4,7 @@ import asyncio
 import io
 import math
 import threading
+from collections import OrderedDict
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -57,6 +58,19 @@ def maps(tmp_path):
     """Those of a front, without a job."""
     with closing(Store(tmp_path / "data")) as store:
         yield Maps(Settings(data_dir=tmp_path / "data"), store)
+
+
+def test_a_map_may_be_closed_while_it_is_given(maps, monkeypatch):
+    class Opened(OrderedDict):
+        def __setitem__(self, id, drawn):
+            super().__setitem__(id, drawn)
+            # Its job is dismissed: a thread closes it, as nothing of it is there.
+            maps.forget_gone()
+
+    monkeypatch.setattr(maps, "_opened", Opened())
+    monkeypatch.setattr(maps, "_made", lambda *_: "a map")
+    assert asyncio.run(maps.drawn("", "a", None, None)) == "a map"
+    assert not maps._opened
 
 
 def test_owners_take_turns_to_draw(maps):

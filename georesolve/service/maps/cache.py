@@ -76,11 +76,11 @@ class Maps:
 
         `observations` gives those of the job if it is to be made, or raises that they are gone.
         """
-        drawn = self._opened.get(id) or await self._drawing(
+        # A thread may close it at any moment: see `forget_gone`.
+        drawn = self._opened.pop(id, None) or await self._drawing(
             id, lambda: self.run(owner, self._made, id, manifest, observations)
         )
         self._opened[id] = drawn
-        self._opened.move_to_end(id)
         if len(self._opened) > _MOST_OPEN:
             self._opened.popitem(last=False)
         return drawn
