@@ -176,7 +176,10 @@ checks = Pool("checks", 2)
 disk = Pool("disk", 8)
 """Files of the data folder."""
 compute = SharedPool("compute", 3)
-"""What takes Python's lock from the event loop again and again: more would only do so in turn."""
+"""What requests bring takes Python's lock from the event loop: more would only do so in turn."""
+texts = SharedPool("texts", 2)
+"""Results and first rows, which become texts piece by piece. As many pieces wait as clients read:
+what comes packed takes a turn for each of its own, and would wait for all of them each time."""
 remote = SharedPool("remote", 16, 8, _TURN_SECONDS)
 """Files that may lie in an object store, or on a server."""
 

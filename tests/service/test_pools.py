@@ -7,21 +7,25 @@ import socket
 import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import pytest
+from pydantic import RootModel
 
 from georesolve.commands import main
+from georesolve.intake.representations import JSON
 from georesolve.kernels.threads_cpu import allowed
 from georesolve.service import pools
 from georesolve.service.disk import Probe
 from georesolve.service.http import bodies
 from georesolve.service.ops.router import get_health
-from georesolve.service.resolve import outcome, sets
+from georesolve.service.resolve import outcome, requests, sets
 from georesolve.service.resolve.models import MatchInputs
+from georesolve.service.results.response import Results
+from georesolve.service.store.store import Store
 from tests.conftest import NO_CLUSTER, finished, running_service, wait_until
 from tests.lines import line_to
 from tests.object_store import BUCKET, seaweed
@@ -201,6 +205,25 @@ def test_arrays_of_many_columns_are_made_a_table_by_a_thread():
     asyncio.run(make(16))
     asyncio.run(make(17))
     assert [one is threading.main_thread() for one in threads] == [True, False]
+
+
+def test_what_comes_waits_for_no_result_that_is_read(tmp_path):
+    """Behind the pieces of 24 results a packed body took four times as long, for each client."""
+    may_end = threading.Event()
+    service = SimpleNamespace(owner="a", reading=pools.Turns(1))
+    long = bytearray(b"[" + b"1," * requests.SHORT_BYTES + b"1]")
+
+    async def ask(store):
+        run = await Results(store.of("a"), None, None, 0)._making(None, JSON)
+        pieces = [asyncio.create_task(run(may_end.wait)) for _ in range(8)]
+        try:
+            await asyncio.wait_for(requests.parsed(service, long, RootModel[list[int]]), 30)
+        finally:
+            may_end.set()
+            await asyncio.gather(*pieces)
+
+    with closing(Store(tmp_path / "data")) as store:
+        asyncio.run(ask(store))
 
 
 def test_no_room_makes_the_event_loop_wait(tmp_path, shared_cluster):

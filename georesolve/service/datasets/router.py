@@ -381,7 +381,7 @@ async def get_first_rows(
 
     try:
         # As they become texts they take Python's lock.
-        threads = pools.remote if row.dataset.lies_elsewhere else pools.compute
+        threads = pools.remote if row.dataset.lies_elsewhere else pools.texts
         content = await threads(store.owner or "", read)
     except SourceFailed as failed:
         raise errors.DatasetDamaged(str(failed)) from None

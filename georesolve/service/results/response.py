@@ -168,7 +168,7 @@ class Results:
         asks = not isinstance(self.store.root, Folder)
         if format.geometry != "" and not asks:
             asks = await pools.database(self._asks_elsewhere, job)
-        return partial(pools.remote if asks else pools.compute, self.store.owner or "")
+        return partial(pools.remote if asks else pools.texts, self.store.owner or "")
 
     def _pieces(self, job: JobRow, format: Format) -> Iterator[bytes]:
         """The result in a format other than Parquet, which may refuse its values; else OSError."""
