@@ -41,6 +41,8 @@ _IDS_AT_ONCE = 1000
 # Every request that names a dataset asks this: to make a statement takes longer than its answer.
 _DATASET = sa.select(kept).where((kept.c.id == sa.bindparam("id")) & (kept.c.kind != "result"))
 _ROW = [jobs.c[field.name] for field in fields(rows.JobRow) if field.name in jobs.c]
+_LISTED = [sa.null().label("report") if one is jobs.c.report else one for one in _ROW]
+"""Reports are long, and none is told of in a list."""
 _KEPT = [kept.c[name] for name in rows.Kept._fields]
 _TOLD = sa.select(store.c.beat, store.c.cluster, store.c.metrics)
 _IS_LIVE = jobs.c.status.in_(rows.LIVE)
@@ -372,8 +374,8 @@ class Store(Queries):
         self._change(jobs.update().where((jobs.c.id == id) & self._seen(jobs)).values(name=name))
 
     def jobs(self, asked: JobQuery) -> list[rows.JobRow]:
-        """A page of jobs, and one more when there is another page."""
-        query = sa.select(*_ROW).where(self._seen(jobs) & self._of(jobs, asked.owner))
+        """A page of jobs without their reports, and one more when there is another page."""
+        query = sa.select(*_LISTED).where(self._seen(jobs) & self._of(jobs, asked.owner))
         query = query.where(*asked.chosen(self._engine.dialect.name))
         return [rows.JOB.validate_python({**row}) for row in self._rows(asked.of(query, jobs))]
 
