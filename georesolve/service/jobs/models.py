@@ -1,11 +1,11 @@
 """What clients are told of jobs: how far they are, and in the end what they did."""
 
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import BaseModel, Field
 
 from georesolve.service.links import OGC_RELATION, Link
-from georesolve.service.store.rows import LIVE, JobRow, JobStatus, ProcessId
+from georesolve.service.store.rows import LIVE, JobState, JobStatus, ProcessId
 from georesolve.workers.jobs import MatchOptions
 
 
@@ -35,8 +35,10 @@ class StatusInfo(BaseModel):
     links: list[Link]
 
     @classmethod
-    def of(cls, row: JobRow, base: str, waits: str | None = None, owner: str | None = None) -> Self:
-        """What a client is told who finds the service at `base`; `waits` is why all jobs wait."""
+    def of(
+        cls, row: JobState, base: str, waiting: str | None = None, owner: str | None = None
+    ) -> "StatusInfo":
+        """What a client is told who finds the service at `base`; `waiting` is why all jobs wait."""
         here = f"{base}/jobs/{row.id}"
         links = [Link(href=here, rel="self", title="this document")]
         if row.status in LIVE:
@@ -54,7 +56,7 @@ class StatusInfo(BaseModel):
         told = {
             "jobID": row.id,
             "processID": row.process,
-            "message": waits if waits and row.status in LIVE else row.message,
+            "message": waiting if waiting and row.status in LIVE else row.message,
             "progress": progress,
             "rows_a_second": rate,
             "seconds_left": (row.rows - row.rows_done) / rate if rate else None,

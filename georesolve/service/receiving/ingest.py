@@ -168,9 +168,10 @@ class Ingest:
     ) -> DatasetRow:
         """A dataset of JSON arrays, made of records or not `by_row`; `pointer` is their place."""
         start = time.perf_counter()
+        most = max(map(len, arrays.values()), default=0)
+        self._limits.refuse_beyond(len(arrays), most, pointer)
         columns = find_columns(list(arrays), reading, pointer)
         rows = len(arrays[columns.lat])
-        self._limits.refuse_beyond(len(arrays), rows, pointer)
         for name, values in arrays.items():
             if len(values) != rows:
                 raise errors.InvalidInput(

@@ -10,7 +10,7 @@ from pydantic import Field
 from georesolve.service import errors
 from georesolve.service.clock import now
 from georesolve.service.http.parameters import Parameters
-from georesolve.service.store.rows import DatasetRow, JobRow, JobStatus, ProcessId
+from georesolve.service.store.rows import DatasetRow, JobState, JobStatus, ProcessId
 from georesolve.service.store.schema import jobs
 
 _LONGEST = 1_000_000_000
@@ -38,7 +38,7 @@ class Page(Parameters):
             query = query.where(sa.tuple_(table.c.created, table.c.id) < sa.tuple_(created, id))
         return query.order_by(table.c.created.desc(), table.c.id.desc()).limit(self.limit + 1)
 
-    def next_cursor(self, rows: Sequence[DatasetRow | JobRow]) -> str | None:
+    def next_cursor(self, rows: Sequence[DatasetRow | JobState]) -> str | None:
         """The cursor of the page after rows of this one; None where they are the last."""
         if len(rows) <= self.limit:
             return None

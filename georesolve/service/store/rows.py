@@ -67,8 +67,8 @@ class Delivery:
 
 
 @dataclass(frozen=True)
-class JobRow:
-    """A job, `held` by a runner that has it in hand; so many `deaths` since it last got on."""
+class JobState:
+    """How far a job is, as lists show it; `deaths` are those of runners since it last got on."""
 
     id: str
     owner: str
@@ -86,6 +86,17 @@ class JobRow:
     rows_a_second: float | None
     message: str
     deaths: int
+
+    @property
+    def has_succeeded(self) -> bool:
+        """Whether it came to its result, which may have been removed since."""
+        return self.status == "successful" or self.message == REMOVED
+
+
+@dataclass(frozen=True)
+class JobRow(JobState):
+    """A job with all that the store knows of it; a runner has one that is `held`, or died so."""
+
     observations: str
     references: str
     options: MatchOptions
@@ -95,18 +106,13 @@ class JobRow:
     held: bool = False
 
     @property
-    def has_succeeded(self) -> bool:
-        """Whether it came to its result, which may have been removed since."""
-        return self.status == "successful" or self.message == REMOVED
-
-    @property
     def has_expired(self) -> bool:
         """Whether its result is not given any more."""
         return self.expires is not None and self.expires <= now()
 
 
-JOB = TypeAdapter(JobRow)
-"""Makes a job of a row of its table."""
+JOB, JOB_STATE = TypeAdapter(JobRow), TypeAdapter(JobState)
+"""Make a job of a row of its table."""
 
 
 def stored_dataset(dataset: Dataset) -> dict[str, Any]:

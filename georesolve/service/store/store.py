@@ -40,9 +40,8 @@ _IDS_AT_ONCE = 1000
 """A statement may have 32 766 values in SQLite."""
 # Every request that names a dataset asks this: to make a statement takes longer than its answer.
 _DATASET = sa.select(kept).where((kept.c.id == sa.bindparam("id")) & (kept.c.kind != "result"))
+_STATE = [jobs.c[field.name] for field in fields(rows.JobState)]
 _ROW = [jobs.c[field.name] for field in fields(rows.JobRow) if field.name in jobs.c]
-_LISTED = [sa.null().label("report") if one is jobs.c.report else one for one in _ROW]
-"""Reports are long, and none is told of in a list."""
 _KEPT = [kept.c[name] for name in rows.Kept._fields]
 _TOLD = sa.select(store.c.beat, store.c.cluster, store.c.metrics)
 _IS_LIVE = jobs.c.status.in_(rows.LIVE)
@@ -373,11 +372,12 @@ class Store(Queries):
         """Call a job something else."""
         self._change(jobs.update().where((jobs.c.id == id) & self._seen(jobs)).values(name=name))
 
-    def jobs(self, asked: JobQuery) -> list[rows.JobRow]:
-        """A page of jobs without their reports, and one more when there is another page."""
-        query = sa.select(*_LISTED).where(self._seen(jobs) & self._of(jobs, asked.owner))
+    def jobs(self, asked: JobQuery) -> list[rows.JobState]:
+        """A page of jobs, and one more when there is another page."""
+        query = sa.select(*_STATE).where(self._seen(jobs) & self._of(jobs, asked.owner))
         query = query.where(*asked.chosen(self._engine.dialect.name))
-        return [rows.JOB.validate_python({**row}) for row in self._rows(asked.of(query, jobs))]
+        found = self._rows(asked.of(query, jobs))
+        return [rows.JOB_STATE.validate_python({**row}) for row in found]
 
     def has_ended(self, id: str) -> bool:
         """Whether a job is not live any more."""
@@ -389,11 +389,11 @@ class Store(Queries):
         query = sa.select(jobs.c.id).where(_IS_LIVE).order_by(jobs.c.created)
         return self._scalars(query)
 
-    def live_jobs(self) -> list[rows.JobRow]:
+    def live_jobs(self) -> list[rows.JobState]:
         """Jobs that are not finished, in the order in which they were accepted."""
-        query = sa.select(*_ROW).where(_IS_LIVE & self._seen(jobs))
+        query = sa.select(*_STATE).where(_IS_LIVE & self._seen(jobs))
         query = query.order_by(jobs.c.created)
-        return [rows.JOB.validate_python({**row}) for row in self._rows(query)]
+        return [rows.JOB_STATE.validate_python({**row}) for row in self._rows(query)]
 
     def forget_jobs(self, before: str) -> list[str]:
         """Forget jobs that ended before a time and keep no result; returns their ids."""
