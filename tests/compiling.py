@@ -55,7 +55,9 @@ def _compile_others(points):
     nearest_points(shapes, points, *nearest(shapes, *points))
     within(shapes, *points, 1e6)
     # The other process has compiled by now what these have in common with points.
-    row = np.arange(500)
+    # Trees of many observations are searched by loops of their own.
+    points = Degrees(*spiral(1000))
+    row = np.arange(1000)
     for times in (None, row):
         filtered = build_filtered_index(*points, row % 2, times)
         filters = Filters((row % 2).astype(np.int32), row, row, row)
