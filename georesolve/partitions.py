@@ -32,8 +32,6 @@ def matched_later(
     later. They are one task, the search of whose result each worker gets once.
     """
     import pandas as pd
-    from dask._collections import new_collection
-    from dask._expr import optimize_until
     from dask.base import tokenize
     from dask.dataframe.dispatch import make_meta
     from dask.delayed import delayed
@@ -59,7 +57,8 @@ def matched_later(
     # partitions to be counted, but not one that is asked for alone.
     observations = observations.map_partitions(_same, meta=make_meta(observations))
     # Not more of it: by what partitions are shuffled is chosen where they are computed.
-    observations = new_collection(optimize_until(observations.expr, "tuned-logical"))
+    tuned = observations.expr.simplify().rewrite("tune", {})
+    observations = type(observations)(tuned)
     # One row a partition.
     rows = observations.map_partitions(_length, meta=pd.Series(dtype="int64"), clear_divisions=True)
     first_rows = rows.cumsum() - rows
