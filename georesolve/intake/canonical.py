@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import shapely
 
-from georesolve.intake.columns import Columns, Reading, unlike
+from georesolve.intake.columns import Columns, Reading
 from georesolve.intake.errors import InvalidInput, TooLarge
 from georesolve.intake.layers import close_journal
 from georesolve.intake.plausibility import Findings
@@ -118,13 +118,10 @@ def canonicalise(batch: pa.RecordBatch, columns: Columns, reading: Reading, file
     names = batch.schema.names
     check_names(names, file)
     if reading.crs is not None:
-        from georesolve.intake.crs import add_degrees, degrees_from
+        from georesolve.intake.crs import with_degrees
 
-        if (transformer := degrees_from(reading.crs, file)) is not None:
-            added = unlike(names, ("lon", "lat"), "degrees_")
-            checks = reading.coordinates == "check"
-            [batch] = add_degrees(iter([batch]), columns, added, transformer, file, checks=checks)
-            columns = columns._replace(lon=added[0], lat=added[1])
+        moved, columns = with_degrees(iter([batch]), names, columns, reading, file)
+        [batch] = moved
     lat, lon, id = columns
     axes = degrees(batch[lat]), degrees(batch[lon])
     seen = Evidence.of_valid(*axes) or Evidence.of(*axes)

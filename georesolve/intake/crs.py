@@ -1,6 +1,6 @@
 """Coordinates in another CRS as longitudes and latitudes on WGS 84, by PROJ."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 import shapely
 
 from georesolve.extras import needed
-from georesolve.intake.columns import Columns
+from georesolve.intake.columns import Columns, Reading, unlike
 from georesolve.intake.errors import InvalidOption, wrong
 from georesolve.intake.geometry import is_wgs_84
 from georesolve.workers.searches.numbers import degrees
@@ -49,7 +49,26 @@ def in_degrees(
         yield batch
 
 
-def add_degrees(
+def with_degrees(
+    batches: Iterator[pa.RecordBatch],
+    names: Collection[str],
+    columns: Columns,
+    reading: Reading,
+    file: str,
+) -> tuple[Iterator[pa.RecordBatch], Columns]:
+    """Batches with longitudes and latitudes behind what they have, and the columns they are then.
+
+    Where the CRS of the reading has them already, both stay as they are.
+    """
+    if (transformer := degrees_from(reading.crs, file)) is None:
+        return batches, columns
+    added = unlike(names, ("lon", "lat"), "degrees_")
+    checks = reading.coordinates == "check"
+    moved = _add_degrees(batches, columns, added, transformer, file, checks=checks)
+    return moved, columns._replace(lon=added[0], lat=added[1])
+
+
+def _add_degrees(
     batches: Iterator[pa.RecordBatch],
     columns: Columns,
     names: tuple[str, ...],

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from georesolve.intake.columns import LONGEST_NAME, Reading, find_columns, unlike
+from georesolve.intake.columns import LONGEST_NAME, Reading, find_columns
 from georesolve.intake.errors import InvalidInput, TooLarge, wrong
 from georesolve.intake.geoarrow import as_wkb, native_kind, said_of
 from georesolve.intake.geometry import (
@@ -126,20 +126,15 @@ class PointTable:
         for name in self.columns[:2]:
             check_numeric(schema.field(name), file)
         if reading.crs is not None and points is None:
-            from georesolve.intake.crs import add_degrees, degrees_from
+            from georesolve.intake.crs import with_degrees
 
-            if (transformer := degrees_from(reading.crs, file)) is not None:
-                names = unlike(schema.names, ("lon", "lat"), "degrees_")
-                self._batches = add_degrees(
-                    self._batches,
-                    self.columns,
-                    names,
-                    transformer,
-                    file,
-                    checks=reading.coordinates == "check",
-                )
-                schema = pa.schema([*schema, *(pa.field(one, pa.float64()) for one in names)])
-                self.columns = self.columns._replace(lon=names[0], lat=names[1])
+            given = self.columns
+            self._batches, self.columns = with_degrees(
+                self._batches, schema.names, given, reading, file
+            )
+            if self.columns != given:
+                added = self.columns.lon, self.columns.lat
+                schema = pa.schema([*schema, *(pa.field(one, pa.float64()) for one in added)])
         types = dict.fromkeys(self.columns[:2], pa.float64())
         self.schema = pa.schema(
             [(f.name, types.get(f.name) or _PLAIN.get(f.type, f.type)) for f in schema]

@@ -238,8 +238,8 @@ class Evidence:
         """What all rows prove to be instead of degrees, if so.
 
         `how_to_swap` says what to do where axes are swapped, `prefix` stands before options of
-        this table alone. Where rows with invalid coordinates
-        are not kept, they are refused anyway, and it is only said why.
+        this table alone. Where rows with invalid coordinates are not kept, they are refused anyway,
+        and it is only said why.
         """
         lat_name, lon_name = names
         is_proven = not keeps_invalid or (self.rows > 1 and not self.valid)
