@@ -18,6 +18,10 @@ from tests.kernels.test_nearest import vectors
 SECONDS = 60
 
 
+# Python tells of an interrupt that falls into a finalizer, and goes on.
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. <finalize:pytest.PytestUnraisableExceptionWarning"
+)
 @pytest.mark.parametrize("algorithm", ["tree", "brute"])
 def test_what_comes_after_an_interrupt_is_right(algorithm, monkeypatch):
     """At random moments of a search, by the time that it has computed."""
