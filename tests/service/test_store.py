@@ -96,6 +96,30 @@ def test_migrations_and_models_agree(tmp_path, database_url):
     engine.dispose()
 
 
+@pytest.mark.parametrize("columns", [("kept", "jobs"), ()], ids=["unnamed", "named"])
+def test_a_database_of_the_first_version_is_brought_up_to_date(tmp_path, database_url, columns):
+    with closing(Store(tmp_path, database_url)) as store:
+        dataset, _ = add(Library(store.of("")), tmp_path, 1)
+        with store._engine.begin() as connection:
+            for table in columns:
+                connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN name")
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+    with closing(Store(tmp_path, database_url)) as store:
+        assert store.dataset(dataset.id).name == ""
+        with store._engine.connect() as connection:
+            assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+
+
+def test_a_database_that_is_older_than_the_first_version_is_refused(tmp_path, database_url):
+    engine = open_database(tmp_path, database_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE kept")
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+    engine.dispose()
+    with pytest.raises(CannotStart, match=f"version 0001, .* up to {VERSION}: run"):
+        open_database(tmp_path, database_url)
+
+
 def test_the_version_of_the_tables_is_the_newest_migration():
     config = Config()
     config.set_main_option("script_location", "georesolve.service.store:migrations")

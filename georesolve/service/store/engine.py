@@ -188,10 +188,10 @@ def _migrate(engine: sa.Engine) -> None:
                 command.stamp(config, VERSION)
             else:
                 command.upgrade(config, VERSION)
-        except CommandError:
+        except (CommandError, sa.exc.NoSuchTableError):
             raise errors.CannotStart(
-                f"the tables of the database have the version {version}, and this service knows "
-                f"those up to {VERSION}: run the version of the service that made them"
+                f"the tables of the database, of version {version}, are none that this service "
+                f"knows, up to {VERSION}: run the version of the service that made them"
             ) from None
         connection.commit()
 

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-VERSION = "0001"
+VERSION = "0002"
 metadata = sa.MetaData()
 
 
