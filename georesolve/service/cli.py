@@ -63,8 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     except ValidationError as error:
         for problem in error.errors():
-            place = " ".join(f"--{str(part).replace('_', '-')}" for part in problem["loc"])
-            print(f"georesolve: {place} {problem['msg']}".replace("  ", " "), file=sys.stderr)
+            # No place where settings do not fit together; all of them are the input then.
+            flags = (str(part).replace("_", "-") for part in problem["loc"])
+            was = "".join(f"--{flag} is {problem['input']!r}: " for flag in flags)
+            reason = problem["msg"].removeprefix("Value error, ")
+            print(f"georesolve: {was}{reason}", file=sys.stderr)
         return 2
     if arguments[:1] == ["serve"]:
         # What it starts inherits the environment, and decodes files of strangers.

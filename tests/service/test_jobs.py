@@ -335,9 +335,9 @@ def test_the_service_process_loads_no_gpu_library():
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--device", "quantum"], "--device Input should be 'auto', 'cpu' or 'cuda'"),
+        (["--device", "quantum"], "--device is 'quantum': Input should be 'auto', 'cpu' or 'cuda'"),
         (["--dashboard-address", ":8787"], "knows no passwords"),
-        (["--port", "70000"], "--port Input should be less than or equal to 65535"),
+        (["--port", "70000"], "--port is '70000': Input should be less than or equal to 65535"),
     ],
 )
 def test_bad_settings_end_at_once(flags, message, capsys):

@@ -211,11 +211,12 @@ def test_hours_are_no_more_than_a_calendar_has(capsys, hours):
 
     for flag in ("--result-hours", "--job-hours", "--dataset-hours"):
         assert main(["serve", flag, hours]) == 2
-        assert f"{flag} Input should be" in capsys.readouterr().err
+        assert f"{flag} is '{hours}': Input should be" in capsys.readouterr().err
 
 
 def test_a_setting_below_zero_is_refused(capsys):
     from georesolve.service.cli import main
 
     assert main(["serve", "--result-hours", "-1"]) == 2
-    assert "--result-hours Input should be greater than or equal to 0" in capsys.readouterr().err
+    expected = "--result-hours is '-1': Input should be greater than or equal to 0"
+    assert expected in capsys.readouterr().err
