@@ -82,11 +82,6 @@ class Metrics:
             "Jobs that ended; the reason is the type of the problem of one that failed.",
             ["process", "status", "reason"],
         )
-        # From the start: Prometheus sees no increase in a series that begins with 1, and an alert
-        # on it would not fire.
-        for process in _PROCESSES:
-            for end in _ENDS:
-                self._jobs.labels(process, *end)
         self._queue = histogram(
             "georesolve_job_queue_seconds",
             "Time from the acceptance of a job to its start.",
@@ -107,6 +102,14 @@ class Metrics:
             "georesolve_rows_out", "Rows of the results, by status of the row.", ["by", "status"]
         )
         self._in_by, self._out_by = cache(self._rows_in.labels), cache(self._rows_out.labels)
+        # From the start: Prometheus sees no increase in a series that begins with 1. An alert on it
+        # would not fire, and a panel would not show the first job.
+        for end in _ENDS:
+            self._run.labels(end[0])
+            for process in _PROCESSES:
+                self._jobs.labels(process, *end)
+        for by in ("job", "at hand"):
+            self._in_by(by)
 
     def count_request(
         self, route: str, method: str, status: int, seconds: float, received_bytes: int
