@@ -24,9 +24,9 @@ _VERBS = {
     "list": ("list the keys", "List the keys."),
     "rotate": (
         "give a key a new secret",
-        "Give a key a new secret and print it, this once. The old one ends at once, and what was "
-        "made with it belongs to the new one, which is valid for as long as the old one was made "
-        "for.",
+        "Give a key a new secret and print it, this once. The old one ends within a second, and "
+        "what was made with it belongs to the new one, which is valid for as long as the old one "
+        "was made for.",
     ),
     "revoke": (
         "let a key open nothing any more",
