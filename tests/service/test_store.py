@@ -167,12 +167,24 @@ def test_processes_that_migrate_at_the_same_time_wait_for_each_other(tmp_path, d
         assert {key.name for key in store.keys.all()} == names
 
 
+def test_a_user_of_postgres_who_may_make_no_tables_is_told(tmp_path, postgres):
+    url = sa.make_url(postgres("may_make_no_tables")).set(drivername="postgresql+psycopg")
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+        connection.exec_driver_sql("CREATE ROLE reader LOGIN")
+    engine.dispose()
+    reader = url.set(drivername="postgresql", username="reader").render_as_string()
+    with pytest.raises(CannotStart, match=r"denied for schema public .*; let its user make tables"):
+        open_database(tmp_path, reader)
+
+
 def test_tables_that_cannot_be_made_leave_nothing_behind(tmp_path):
     first = sa.create_engine(f"sqlite:///{tmp_path / 'georesolve.sqlite'}")
     with first.begin() as connection:
         # In the way of the tables.
         connection.exec_driver_sql("CREATE TABLE keys (id VARCHAR)")
-    with pytest.raises(sa.exc.OperationalError, match="keys already exists"):
+    with pytest.raises(CannotStart, match=r"made or changed: .* keys already exists; let"):
         open_database(tmp_path)
     assert sa.inspect(first).get_table_names() == ["keys"]
     first.dispose()

@@ -158,8 +158,11 @@ def _connected(engine: sa.Engine) -> sa.Connection:
     try:
         return engine.connect()
     except sa.exc.DatabaseError as error:
-        reason = " ".join(str(error.orig).split())
-        raise errors.CannotStart(f"the database cannot be opened: {reason}") from error
+        raise errors.CannotStart(f"the database cannot be opened: {_reason_of(error)}") from error
+
+
+def _reason_of(error: sa.exc.DatabaseError) -> str:
+    return " ".join(str(error.orig).split())
 
 
 def _migrate(engine: sa.Engine) -> None:
@@ -193,6 +196,12 @@ def _migrate(engine: sa.Engine) -> None:
                 f"the tables of the database, of version {version}, are none that this service "
                 f"knows, up to {VERSION}: run the version of the service that made them"
             ) from None
+        except sa.exc.DatabaseError as error:
+            raise errors.CannotStart(
+                f"the tables of the database cannot be made or changed: {_reason_of(error)}; let "
+                "its user make tables (in Postgres, GRANT CREATE ON SCHEMA public TO the user), or "
+                "name an empty database"
+            ) from error
         connection.commit()
 
 
