@@ -1,18 +1,30 @@
 """What a cluster can be told: see `ClusterSettings`."""
 
+import re
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from georesolve.workers.machine.gpus import DeviceChoice
 from georesolve.workers.machine.logs import LogFormat
+
+
+def _is_scheduler(given: str) -> str:
+    # It is connected to again and again, and what is no address never answers.
+    if not re.fullmatch(r"((tcp|tls|ucx|wss?)://)?[^/\s]+:\d+", given):
+        raise ValueError(
+            "a scheduler has an address of host and port, such as tcp://host:8786 or "
+            "tls://host:8786: give one of these"
+        )
+    return given
 
 
 class ClusterOptions(BaseModel):
     """What a user says of a cluster, an own one unless an existing scheduler is named."""
 
     device: DeviceChoice = Field(default="auto", description="auto, cpu or cuda")
-    scheduler: str | None = Field(
+    scheduler: Annotated[str, AfterValidator(_is_scheduler)] | None = Field(
         default=None, description="address of an existing Dask scheduler, e.g. tcp://host:8786"
     )
     scheduler_file: Path | None = Field(

@@ -337,6 +337,8 @@ def test_the_service_process_loads_no_gpu_library():
     [
         (["--device", "quantum"], "--device is 'quantum': Input should be 'auto', 'cpu' or 'cuda'"),
         (["--dashboard-address", ":8787"], "knows no passwords"),
+        (["--scheduler", "scheduler"], "--scheduler is 'scheduler': a scheduler has an address"),
+        (["--scheduler", "http://scheduler:8786"], "such as tcp://host:8786 or tls://host:8786"),
         (["--port", "70000"], "--port is '70000': Input should be less than or equal to 65535"),
     ],
 )
