@@ -465,7 +465,7 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
     made = groups_of_pairs() if options.has_pairs else groups()
     with target.open("wb") as file:
         splice = Splice(file)
-        for one in side_by_side(lambda make: encode(make()), made):
+        for one in side_by_side(lambda make: encode([make()]), made):
             splice.add(one)
         splice.finish(one.schema.with_metadata(provenance(job, dict(counts))))
     return dict(counts)

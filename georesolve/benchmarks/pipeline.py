@@ -201,7 +201,7 @@ def copy_chunk(observations: Dataset, references: Dataset, place: Place, chunk: 
         table = table.append_column("observation_id", own)
 
     def encoded(group: Chunk) -> Encoded:
-        return encode(table.slice(group.start - chunk.start, group.stop - group.start))
+        return encode([table.slice(group.start - chunk.start, group.stop - group.start)])
 
     with place.new(f"{chunk.start}.parquet") as file:
         splice = Splice(file)

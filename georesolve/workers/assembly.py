@@ -129,7 +129,7 @@ class Assembly:
             splice = Splice(file)
             for group in whole.cut(rows_a_group(job)):
                 first, last = np.searchsorted(of, group)
-                splice.add(encode(table.slice(first, last - first)))
+                splice.add(encode([table.slice(first, last - first)]))
             schema = table.schema.with_metadata(provenance(job, counts))
             joined = splice.finish(schema, name)
         job.place.sync(name)

@@ -87,7 +87,7 @@ class AtHandAnswer(NamedTuple):
     def content(self) -> bytes:
         """The result file, the same bytes as a job's own."""
         sink = pa.BufferOutputStream()
-        write_rows(sink, self.rows.replace_schema_metadata(provenance(self.job, self.counts)))
+        write_rows(sink, [self.rows.replace_schema_metadata(provenance(self.job, self.counts))])
         return bytes(sink.getvalue())
 
     @property

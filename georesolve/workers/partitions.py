@@ -18,7 +18,7 @@ from georesolve import __version__
 from georesolve.kernels.cache import compiled_seconds, note_compiled
 from georesolve.workers.jobs import Job
 from georesolve.workers.machine.threads import encoders, side_by_side
-from georesolve.workers.plan import Chunk, Run, cut_by, rows_a_group
+from georesolve.workers.plan import Chunk, Run, cut_by, groups_at_once, rows_a_group
 from georesolve.workers.results.parts import (
     Part,
     is_whole,
@@ -28,7 +28,7 @@ from georesolve.workers.results.parts import (
     write_record,
 )
 from georesolve.workers.results.result import opened, provenance
-from georesolve.workers.results.splice import Encoded, Splice, encode
+from georesolve.workers.results.splice import Splice, encode
 from georesolve.workers.searches.carried import Reader, carried, reader
 from georesolve.workers.searches.matches import FILTERED, STATUSES
 from georesolve.workers.searches.questions import MADE_PAIRS, Within
@@ -202,15 +202,17 @@ def write_part(chunk: Chunk, told: Told, job: Job) -> bool:
     with job.place.new(name) as file:
         splice = Splice(file)
         if job.options.has_pairs:
-            encoded = side_by_side(encode, told.tables, encoders())
+            encoded = side_by_side(lambda table: encode([table]), told.tables, encoders())
         else:
-            carrying = partial(_encode, job, chunk, told.tables[0], reader(job, chunk))
-            encoded = side_by_side(carrying, chunk.cut(rows_a_group(job)), encoders())
+            own, at_once = chunk.cut(rows_a_group(job)), groups_at_once(job)
+            parts = (own[at : at + at_once] for at in range(0, len(own), at_once))
+            carrying = partial(_carrying, job, chunk, told.tables[0], reader(job, chunk))
+            encoded = side_by_side(lambda part: encode(carrying(part)), parts, encoders())
         # Closed in any case: what encodes would go on, for nobody, while an error is held.
         with closing(encoded):
-            for group in encoded:
-                splice.add(group)
-        schema = group.schema.with_metadata(provenance(job, told.counts))
+            for one in encoded:
+                splice.add(one)
+        schema = one.schema.with_metadata(provenance(job, told.counts))
         part, groups = splice.finish(schema, name)
     told.seconds["write"] = time.perf_counter() - start
     record = {
@@ -234,11 +236,14 @@ def write_part(chunk: Chunk, told: Told, job: Job) -> bool:
     return True
 
 
-def _encode(job: Job, chunk: Chunk, rows: pa.Table, read: Reader, group: Chunk) -> Encoded:
+def _carrying(
+    job: Job, chunk: Chunk, rows: pa.Table, read: Reader, groups: list[Chunk]
+) -> Iterator[pa.Table]:
     ranks = job.options.ranks
-    own = rows.slice((group.start - chunk.start) * ranks, (group.stop - group.start) * ranks)
-    with carried(job, group, own, read) as table:
-        return encode(table)
+    for group in groups:
+        own = rows.slice((group.start - chunk.start) * ranks, (group.stop - group.start) * ranks)
+        with carried(job, group, own, read) as table:
+            yield table
 
 
 def standing_record(job: Job, chunk: Chunk) -> dict[str, Any] | None:

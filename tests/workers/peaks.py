@@ -51,7 +51,7 @@ def measure(value, file):
     references = read_rows(file, 0, 1, ["own"])["own"]
     start = _peak()
     table = with_carried(own, MatchOptions(), pa.table({}), [("own", references)], 0)
-    encode(table)
+    encode([table])
     made = _peak() - start
     wide = references.take(pa.array(np.zeros(rows, np.int64)))
     column = {"lat": np.zeros(rows), "lon": np.zeros(rows), "own": wide.combine_chunks()}

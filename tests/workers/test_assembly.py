@@ -69,9 +69,10 @@ def write_part(job, table, chunk):
     name = part_name(*chunk)
     with job.place.new(name) as file:
         splice = Splice(file)
-        for group in chunk.cut(rows_a_group(job)):
-            start, stop = np.searchsorted(table["observation"].to_numpy(), group)
-            splice.add(encode(table.slice(start, stop - start)))
+        edges = np.searchsorted(table["observation"].to_numpy(), chunk.cut(rows_a_group(job)))
+        tables = [table.slice(start, stop - start) for start, stop in edges]
+        for at in range(0, len(tables), 3):
+            splice.add(encode(tables[at : at + 3]))
         part, groups = splice.finish(table.schema.with_metadata({"chunk": str(chunk)}), name)
     counts = dict.fromkeys(STATUSES, 0)
     footer = json.loads(json.dumps([group.as_json() for group in groups]))

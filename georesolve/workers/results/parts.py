@@ -32,7 +32,7 @@ class RowGroup(NamedTuple):
     """In hexadecimal."""
 
     @classmethod
-    def of(cls, content: bytes) -> Self:
+    def of(cls, content: bytes | memoryview) -> Self:
         """What has these bytes."""
         return cls(len(content), hashlib.sha256(content).hexdigest())
 

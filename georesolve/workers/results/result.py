@@ -1,7 +1,8 @@
 """`matches.parquet`: how the rows of a result are encoded, and what its metadata say."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -48,25 +49,29 @@ _WHOLE = ("observation", "rank", "reference")
 _OWN = (*_WHOLE, "distance_m", "bearing_deg")
 
 
-def write_rows(where: BinaryIO | pa.NativeFile, table: pa.Table) -> None:
-    """Write the rows of one row group as Parquet; no rows make a file without one.
+def write_rows(where: BinaryIO | pa.NativeFile, tables: Iterable[pa.Table]) -> pa.Schema:
+    """Write tables as Parquet, a row group each, none of one without rows; returns their schema.
 
     Our whole numbers are written as differences, in as many bits as these need: 2 bytes a row where
     they would take 16, in the same time. Pages carry checksums: what was damaged on its way is
     found when it is read.
     """
-    names = table.schema.names
+    tables = iter(tables)
+    first = next(tables)
+    names = first.schema.names
     with pq.ParquetWriter(
         where,
-        table.schema,
+        first.schema,
         compression={name: "none" if name in _OWN else "zstd" for name in names},
-        use_dictionary=in_dictionaries(table.schema),
+        use_dictionary=in_dictionaries(first.schema),
         column_encoding={name: "DELTA_BINARY_PACKED" for name in names if name in _WHOLE},
         write_page_checksum=True,
     ) as writer:
-        if table.num_rows:
-            # In one piece: pages break where pieces do, and must not show the chunks.
-            writer.write_table(table.combine_chunks(), table.num_rows)
+        for table in chain([first], tables):
+            if table.num_rows:
+                # In one piece: pages break where pieces do, and must not show the chunks.
+                writer.write_table(table.combine_chunks(), table.num_rows)
+    return first.schema
 
 
 def opened(

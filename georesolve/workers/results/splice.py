@@ -1,6 +1,7 @@
 """Parquet files of row groups that were encoded apart: bytes stay as they are, offsets follow."""
 
-import hashlib
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
@@ -11,33 +12,33 @@ from georesolve.workers.storage.footers import MAGIC, Footer, Growing, Movable
 
 
 class Encoded(NamedTuple):
-    """The rows of one row group, encoded; without rows it has neither content nor `group`."""
+    """Row groups, encoded one behind the other; without rows there are none, and no content."""
 
     content: memoryview
-    group: Movable | None
+    groups: list[tuple[Movable, RowGroup]]
     schema: pa.Schema
-    sha256: str
-    """Of the content."""
 
 
-def encode(rows: pa.Table) -> Encoded:
-    """Encode the rows of one row group, as `write_rows` does."""
-    content, footer = _written(rows)
-    sha256 = hashlib.sha256(content).hexdigest()
-    return Encoded(content, footer.groups[0] if footer.groups else None, rows.schema, sha256)
+def encode(tables: Iterable[pa.Table]) -> Encoded:
+    """Encode tables, a row group each, as `write_rows` does."""
+    content, footer, schema = _written(tables)
+    starts = (group.start - len(MAGIC) for group in footer.groups)
+    each = (RowGroup.of(content[slice(*edges)]) for edges in pairwise([*starts, len(content)]))
+    alone = (group.alone() for group in footer.groups)
+    return Encoded(content, list(zip(alone, each, strict=True)), schema)
 
 
 def footer_of(schema: pa.Schema) -> Footer:
     """The footer of a file of ours without rows."""
-    return _written(schema.empty_table())[1]
+    return _written([schema.empty_table()])[1]
 
 
-def _written(rows: pa.Table) -> tuple[memoryview, Footer]:
+def _written(tables: Iterable[pa.Table]) -> tuple[memoryview, Footer, pa.Schema]:
     sink = pa.BufferOutputStream()
-    write_rows(sink, rows)
+    schema = write_rows(sink, tables)
     file = memoryview(sink.getvalue()).cast("B")
     footer = Footer(file)
-    return file[len(MAGIC) : footer.start], footer
+    return file[len(MAGIC) : footer.start], footer, schema
 
 
 class Splice:
@@ -54,13 +55,12 @@ class Splice:
         file.write(MAGIC)
 
     def add(self, encoded: Encoded) -> None:
-        """Append a row group; nothing where it has no rows."""
-        if encoded.group is None:
-            return
-        size = self._file.write(encoded.content)
-        self._footer.add([encoded.group], size)
-        self._groups.append(RowGroup(size, encoded.sha256))
-        self._movable.append(encoded.group)
+        """Append row groups."""
+        self._file.write(encoded.content)
+        for movable, group in encoded.groups:
+            self._footer.add([movable], group.size_bytes)
+            self._groups.append(group)
+            self._movable.append(movable)
 
     def finish(self, schema: pa.Schema, name: str = "") -> tuple[Part, list[Movable]]:
         """Write the end of the file, by its schema with its metadata; returns what was written."""

@@ -53,6 +53,17 @@ class Movable(NamedTuple):
             content += piece
         return bytes(content)
 
+    @property
+    def start(self) -> int:
+        """Where it begins in its file."""
+        return min(number for number in self.numbers if number != _OWN_ORDINAL)
+
+    def alone(self) -> Self:
+        """It as the first of a file."""
+        shift = len(MAGIC) - self.start
+        moved = [one if one == _OWN_ORDINAL else one + shift for one in self.numbers]
+        return self._replace(numbers=moved)
+
     def as_json(self) -> list[Any]:
         """It for JSON."""
         return [self.rows, [piece.decode("latin-1") for piece in self.pieces], self.numbers]
