@@ -18,6 +18,7 @@ Arrays of these functions, by name, all float64 unless told otherwise:
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce, wraps
+from operator import or_
 from typing import Any
 
 from llvmlite import ir
@@ -69,6 +70,24 @@ _WIDE = {
 """What numbers become that are given to a function."""
 
 
+def _operator(name: str) -> "Callable[[_Value, Any], _Value]":
+    """An operator of a `_Value` by its instruction, which of real numbers begins with an f."""
+
+    def write(self: "_Value", other: Any) -> "_Value":
+        real = "f" * (self.is_real and name in ("add", "sub", "mul"))
+        return self._written(getattr(self.builder, real + name), other)
+
+    return write
+
+
+def _comparison(how: str) -> "Callable[[_Value, Any], _Value]":
+    def write(self: "_Value", other: Any) -> "_Value":
+        compare = self.builder.fcmp_ordered if self.is_real else self.builder.icmp_signed
+        return _Value(self.builder, compare(how, self.ir, self._constant(other)))
+
+    return write
+
+
 class _Value:
     """A number, or a vector of numbers or of truths: its operators write instructions."""
 
@@ -86,42 +105,13 @@ class _Value:
             return other.ir
         return ir.Constant(self.ir.type, [other] * self.count if self.count else other)
 
-    def _compared(self, how: str, other: Any) -> "_Value":
-        compare = self.builder.fcmp_ordered if self.is_real else self.builder.icmp_signed
-        return _Value(self.builder, compare(how, self.ir, self._constant(other)))
-
-    def __add__(self, other: Any) -> "_Value":
-        return self._written(self.builder.fadd if self.is_real else self.builder.add, other)
-
-    def __sub__(self, other: Any) -> "_Value":
-        return self._written(self.builder.fsub if self.is_real else self.builder.sub, other)
-
-    def __mul__(self, other: Any) -> "_Value":
-        return self._written(self.builder.fmul if self.is_real else self.builder.mul, other)
-
-    def __and__(self, other: Any) -> "_Value":
-        return self._written(self.builder.and_, other)
-
-    def __or__(self, other: Any) -> "_Value":
-        return self._written(self.builder.or_, other)
-
-    def __xor__(self, other: Any) -> "_Value":
-        return self._written(self.builder.xor, other)
-
-    def __lt__(self, other: Any) -> "_Value":
-        return self._compared("<", other)
-
-    def __le__(self, other: Any) -> "_Value":
-        return self._compared("<=", other)
+    __add__, __sub__, __mul__ = _operator("add"), _operator("sub"), _operator("mul")
+    __and__, __or__, __xor__ = _operator("and_"), _operator("or_"), _operator("xor")
+    __lt__, __le__ = _comparison("<"), _comparison("<=")
+    equals, differs, _exceeds = _comparison("=="), _comparison("!="), _comparison(">")
 
     def at_most_unsigned(self, other: "_Value") -> "_Value":
         return self._written(lambda *both: self.builder.icmp_unsigned("<=", *both), other)
-
-    def equals(self, other: Any) -> "_Value":
-        return self._compared("==", other)
-
-    def differs(self, other: Any) -> "_Value":
-        return self._compared("!=", other)
 
     def choose(self, these: "_Value", others: Any) -> "_Value":
         """These where a truth holds, and the others elsewhere."""
@@ -132,7 +122,7 @@ class _Value:
         return (self < other).choose(self, other)
 
     def greatest(self, other: Any) -> "_Value":
-        return self._compared(">", other).choose(self, other)
+        return self._exceeds(other).choose(self, other)
 
     def as_kind(self, kind: Any) -> "_Value":
         """The same bits as a value of another kind."""
@@ -427,7 +417,7 @@ def sort_leaf(builder, points, rows, leaf, lanes, half, own, seen, numbers, firs
         keys.append(found.choose(key, NOTHING))
         squares.append(square)
         within.append(found)
-    some = reduce(_Value.__or__, within).bits().differs(0)
+    some = reduce(or_, within).bits().differs(0)
     with builder.if_then(some.ir):
         for j, square in enumerate(squares):
             seen.store(square, half, first | j, 0)
@@ -627,7 +617,7 @@ def cells_within(builder, chord2, entry, bounds):  # type: ignore[no-untyped-def
         chord2.load(_SIXTEEN, entry, lane) <= bounds.load(_SIXTEEN, corner, 0)
         for corner, lane in enumerate(_CORNERS)
     ]
-    return reduce(_Value.__or__, within).bits() & _NINE
+    return reduce(or_, within).bits() & _NINE
 
 
 @_written(types.Tuple((types.float64, types.int64)))
@@ -686,14 +676,14 @@ def load_lanes(builder, points, places, lanes, boxes, box):  # type: ignore[no-u
     """
     parts = [points.load(_FOUR, places.one(lane), 0) for lane in range(16)]
 
-    def extreme(compare: str) -> _Value:
+    def extreme(choose: Callable[[_Value, _Value], _Value]) -> _Value:
         least = parts
         while len(least) > 1:
-            pairs = zip(least[::2], least[1::2], strict=True)
-            least = [a._compared(compare, b).choose(a, b) for a, b in pairs]
+            least = [choose(*pair) for pair in zip(least[::2], least[1::2], strict=True)]
         return least[0]
 
-    boxes.store(extreme("<").joined(extreme(">"), 0, 1, 2, 4, 5, 6, 3, 7), box, 0)
+    both = extreme(_Value.least).joined(extreme(_Value.greatest), 0, 1, 2, 4, 5, 6, 3, 7)
+    boxes.store(both, box, 0)
     for axis, row in enumerate(_columns(parts)):
         lanes.store(row, axis, 0)
 
