@@ -119,22 +119,13 @@ def _rank(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-d
     return worst, steps
 
 
-@njit(inline="always")
-def _start(reference, key):  # type: ignore[no-untyped-def]
-    for j in range(key.size):
-        reference[j], key[j] = ROW, np.inf
-
-
 @njit(nogil=True, error_model="numpy")
-def _load(lat_deg, lon_deg, reference, key, here):  # type: ignore[no-untyped-def]
-    """Load some observations, and begin their lists."""
+def _load(lat_deg, lon_deg, here):  # type: ignore[no-untyped-def]
     x, y, z = here[0, : lat_deg.size], here[1, : lat_deg.size], here[2, : lat_deg.size]
     for i in range(x.size):
         x[i], y[i], z[i] = unit_vector(lat_deg[i], lon_deg[i])
     for i in range(x.size):
         x[i], y[i], z[i] = on_ellipsoid(x[i], y[i], z[i])
-    for i in range(x.size):
-        _start(reference[i], key[i])
 
 
 @njit(nogil=True, error_model="numpy")
@@ -172,9 +163,8 @@ def _settle(  # type: ignore[no-untyped-def]
         if steps > most:
             break
         last = min(first + _BLOCK, stop)
-        _load(
-            lat_deg[first:last], lon_deg[first:last], reference[first:last], key[first:last], here
-        )
+        _load(lat_deg[first:last], lon_deg[first:last], here)
+        reference[first:last], key[first:last] = ROW, np.inf
         for j in range(k):
             _measure(vectors, by_chord[first:last, j], here, there, found)
             for i in range(first, last):

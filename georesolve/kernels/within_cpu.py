@@ -109,9 +109,9 @@ def _count_whole(collector, tree, node, level, bits, box):  # type: ignore[no-un
 
 @look.of(Matching)
 def _take(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
-    lanes, windows, _, kind, _, _, ends, fills, key, row = collector
-    flat, timed = len(kind) > 0, tree.times.shape[0] > 0
-    counts = not (timed or flat or fills)
+    lanes, windows, _, kind, _, _, ends, fills, _, _ = collector
+    timed = tree.times.shape[0] > 0
+    counts = not (timed or len(kind) or fills)
     while bits:
         j = lowest_bit(bits)
         bits &= bits - 1
@@ -125,30 +125,27 @@ def _take(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-d
             lane = lowest_bit(near)
             near &= near - 1
             able = times_within(tree.times, leaf, windows, lane) if timed else (1 << WIDTH) - 1
-            if flat:
-                ends[lane] += _take_flat(kind, collector, tree, leaf, lane, able)
-            elif fills:
-                ends[lane] = pack_members(
-                    tree.points, tree.rows, leaf, lanes, lane, able, key, row, ends[lane]
-                )
-            else:
-                ends[lane] += members_within(tree.points, tree.rows, leaf, lanes, lane, able)
+            ends[lane] = _take_able(kind, collector, tree, leaf, lane, able)
     return worst, 0
 
 
 @by_type
-def _take_flat(kind, collector, tree, leaf, lane, able):  # type: ignore[no-untyped-def]
-    """Take what of a leaf is within the metres of a lane; how much that is.
+def _take_able(kind, collector, tree, leaf, lane, able):  # type: ignore[no-untyped-def]
+    """Take what of a leaf is in the bound of a lane; the lane's new end.
 
     A search on the sphere compiles no geodesic.
     """
-    return 0
+    lanes, _, _, _, _, _, ends, fills, key, row = collector
+    here = tree.points, tree.rows, leaf, lanes, lane, able
+    if fills:
+        return pack_members(*here, key, row, ends[lane])
+    return ends[lane] + members_within(*here)
 
 
-@_take_flat.of(OnEllipsoid)
+@_take_able.of(OnEllipsoid)
 def _take_by_metres(kind, collector, tree, leaf, lane, able):  # type: ignore[no-untyped-def]
     lanes, _, eight, _, _, _, ends, fills, key, rows = collector
-    taken = 0
+    end = ends[lane]
     near = able & members_matching(tree.points, tree.rows, leaf, lanes, lane, eight)
     while near:
         j = lowest_bit(near)
@@ -161,9 +158,9 @@ def _take_by_metres(kind, collector, tree, leaf, lane, able):  # type: ignore[no
             if not metres <= lanes[6, lane]:
                 continue
             if fills:
-                key[ends[lane] + taken], rows[ends[lane] + taken] = metres, tree.rows[leaf, j]
-        taken += 1
-    return taken
+                key[end], rows[end] = metres, tree.rows[leaf, j]
+        end += 1
+    return end
 
 
 @njit(inline="always")
