@@ -124,13 +124,20 @@ def _found(href: str) -> list[Elsewhere]:
         # Consoles make empty objects that stand for folders.
         pages = store.list(folder or None)
         listed = (found["path"] for page in pages for found in page if found["size"])
-        return sorted(
-            Elsewhere(one.root, key)
-            for key in listed
-            if (f"{key}/".startswith(f"{folder}/") if folder else True)
-            and not any(part.startswith(("_", ".")) for part in key[len(folder) :].split("/"))
-            and ("*" not in one.key or fits(key, one.key))
-        )
+        return sorted(Elsewhere(one.root, key) for key in listed if _is_found(key, one.key))
+
+
+def would_find(href: str, file: Elsewhere) -> bool:
+    """Whether a folder or a pattern would find a file, if it were there."""
+    one = elsewhere(href)
+    return one.root == file.root and _is_found(file.key, one.key)
+
+
+def _is_found(key: str, pattern: str) -> bool:
+    folder = fixed_part(pattern)
+    is_below = not folder or f"{key}/".startswith(f"{folder}/")
+    is_hidden = any(part.startswith(("_", ".")) for part in key[len(folder) :].split("/"))
+    return is_below and not is_hidden and ("*" not in pattern or fits(key, pattern))
 
 
 def _store(root: str) -> Any:

@@ -176,7 +176,7 @@ def resolve(
         When a file is not a table of points in degrees, in the words of the service.
     InvalidOption
         When an option does not fit the tables, the format is none of these, or `out` is one of the
-        files that are read, or lies in no folder.
+        files that are read, lies where the next run would read it as one, or in no folder.
     NotRepresentable, RowTooWide
         When a value or a row of the result cannot be written in the format.
     CarriedTooLong
@@ -196,7 +196,7 @@ def resolve(
     chosen = choose_device(device)
     start = time.perf_counter()
     sets = files_at(observations, "observations"), files_at(references, "references")
-    refuse_as_target(target, [one.file for one in (*sets[0], *sets[1])])
+    refuse_as_target(target, [*sets[0], *sets[1]])
     beside = target.parent if scratch is None and isinstance(target, Path) else scratch
     with (
         compiling(shown=False) as compiled,

@@ -7,12 +7,13 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from georesolve.elsewhere import Elsewhere, files_below, is_address
+from georesolve.elsewhere import Elsewhere, files_below, is_address, would_find
 from georesolve.intake.canonical import opened, refusal_of
 from georesolve.intake.columns import MEANT, Reading, Role
 from georesolve.intake.errors import InvalidInput, InvalidOption, Refused
@@ -23,13 +24,20 @@ from georesolve.intake.sources import Source, Table, format_of
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A file, a folder, a glob, or several of these, here or at an address."""
 File = Path | Elsewhere
+_HIDDEN = (".", "_")
+"""How names begin of what Spark and others put beside their data: _SUCCESS, ._SUCCESS.crc."""
 
 
 class Listed(NamedTuple):
-    """A file that was found, and its path below the folder or the pattern that was given."""
+    """A file that was found by what was given, and its path below that folder or pattern."""
 
     file: File
-    below: str
+    given: str
+
+    @property
+    def below(self) -> str:
+        """Empty for a file that was given itself."""
+        return str(self.file)[len(fixed_part(self.given)) :]
 
     @property
     def name(self) -> str:
@@ -49,7 +57,7 @@ def files_at(given: Paths, role: Role) -> list[Listed]:
     for one in given:
         base = str(one if is_address(one) else Path(one))
         files = files_below(base) if is_address(one) else _files_of(Path(one))
-        found += [Listed(file, str(file)[len(fixed_part(base)) :]) for file in files]
+        found += [Listed(file, base) for file in files]
     if not found:
         raise InvalidInput(
             f"{role}: there is no file at {', '.join(repr(str(one)) for one in given) or '[]'}: "
@@ -58,7 +66,7 @@ def files_at(given: Paths, role: Role) -> list[Listed]:
     return found
 
 
-def refuse_as_target(target: File, sources: Sequence[File]) -> None:
+def refuse_as_target(target: File, sources: Sequence[Listed]) -> None:
     """Refuse a path that no result can be written to, or that it is made of, before it is read."""
     if isinstance(target, Elsewhere):
         if not target.name or "*" in target.key or target.root.startswith("http"):
@@ -73,7 +81,7 @@ def refuse_as_target(target: File, sources: Sequence[File]) -> None:
             f"the result cannot be written to {str(target)!r}: there is no folder "
             f"{str(target.parent)!r}; make it first"
         )
-    for source in sources:
+    for source in (one.file for one in sources):
         is_same = source == target
         if isinstance(source, Path) and isinstance(target, Path) and target.exists():
             # By whatever names.
@@ -83,13 +91,36 @@ def refuse_as_target(target: File, sources: Sequence[File]) -> None:
                 f"the result would replace {str(source)!r}, which it is made of: name another "
                 "file for it"
             )
+    for given in dict.fromkeys(one.given for one in sources if one.below):
+        if isinstance(target, Elsewhere):
+            is_read = is_address(given) and would_find(given, target)
+        else:
+            is_read = not is_address(given) and _would_find(Path(given), target)
+        if is_read:
+            raise InvalidOption(
+                f"the result {str(target)!r} would lie among the files of {given!r}, which it is "
+                "made of, and the next run would read it as one of them: name a file elsewhere"
+            )
+
+
+def _would_find(given: Path, target: Path) -> bool:
+    """Whether a folder or a pattern would find a file, if it were there."""
+    if given.is_dir():
+        is_hidden = target.name.startswith(_HIDDEN)
+        return not is_hidden and target.resolve().is_relative_to(given.resolve())
+    folders, name = (given, "*") if given.name == "**" else (given.parent, given.name)
+    is_hidden = target.name.startswith(".") and not name.startswith(".")
+    return (
+        fnmatch(target.name, name)
+        and not is_hidden
+        and any(map(target.parent.samefile, _globbed(folders)))
+    )
 
 
 def _files_of(path: Path) -> list[Path]:
     if path.is_dir():
         inside = sorted(one for one in path.rglob("*") if one.is_file())
-        # What Spark and others put beside their data: _SUCCESS, ._SUCCESS.crc.
-        shown = [one for one in inside if not one.name.startswith((".", "_"))]
+        shown = [one for one in inside if not one.name.startswith(_HIDDEN)]
         # A shapefile is several files, of which the others are read with it.
         shapes = {one.with_suffix("") for one in shown if one.suffix.lower() == ".shp"}
         return [
@@ -99,9 +130,12 @@ def _files_of(path: Path) -> list[Path]:
         ]
     if path.exists():
         return [path]
+    return sorted(one for one in _globbed(path) if one.is_file())
+
+
+def _globbed(path: Path) -> Iterator[Path]:
     # Not Path.glob, which takes no pattern that begins with a root.
-    found = map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207
-    return sorted(one for one in found if one.is_file())
+    return map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207
 
 
 @contextmanager

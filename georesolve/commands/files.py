@@ -22,7 +22,7 @@ from georesolve.intake.errors import InvalidInput, InvalidOption, Refused, Unsup
 from georesolve.intake.representations import FORMATS
 from georesolve.intake.sources import format_of
 from georesolve.options import Options, WithinOptions
-from georesolve.paths import files_at, refuse_as_target
+from georesolve.paths import Listed, files_at, refuse_as_target
 from georesolve.progress import progress_bar
 from georesolve.workers.jobs import CarriedTooLong
 from georesolve.workers.machine.gpus import NoGpuError
@@ -126,10 +126,13 @@ def _ask(given: argparse.Namespace) -> None:
     asked = _asked(given)
     options = {name: one for name, one in asdict(asked).items() if one is not None and one != {}}
     options["question"] = asked.question
-    observations = _for_service(given.observations[0], "observations")
-    references = _for_service(given.references, "references")
+    sets = (
+        _for_service(given.observations[0], "observations"),
+        _for_service(given.references, "references"),
+    )
     if not is_address(given.output):
-        _refuse_output(given, [one for one in (observations, references) if isinstance(one, Path)])
+        _refuse_output(given, [one for one in sets if isinstance(one, Listed)])
+    sent = [one if isinstance(one, str) else str(one.file) for one in sets]
     key = given.key or os.environ.get("GEORESOLVE_KEY")
     try:
         service = Client(given.server, key, progress=False if given.quiet else None)
@@ -138,9 +141,9 @@ def _ask(given: argparse.Namespace) -> None:
     try:
         with service as client:
             if is_address(given.output):
-                job = client.submit(observations, references, output=given.output, **options)
+                job = client.submit(*sent, output=given.output, **options)
             else:
-                job = client.submit(observations, references, **options)
+                job = client.submit(*sent, **options)
                 with _output(given) as path:
                     # The suffix of what is received says its format.
                     received = path.with_name(f"{path.name}.{given.to}") if given.to else path
@@ -157,7 +160,7 @@ def _ask(given: argparse.Namespace) -> None:
         print(*_counted(report["counts"]), sep="\n", file=sys.stderr)
 
 
-def _for_service(given: str, role: Role) -> str | Path:
+def _for_service(given: str, role: Role) -> str | Listed:
     """A set that the service has or reads itself, or the one file to send."""
     if is_address(given) or given.startswith("dataset:"):
         return given
@@ -167,10 +170,10 @@ def _for_service(given: str, role: Role) -> str | Path:
             f"{role}: --server takes one file, and at {given!r} are {len(others) + 1}: make one of "
             "them, or name an address that the service reads"
         )
-    return Path(str(file.file))
+    return file
 
 
-def _refuse_output(given: argparse.Namespace, sources: list[Path]) -> None:
+def _refuse_output(given: argparse.Namespace, sources: list[Listed]) -> None:
     """Refuse an output that a service does not give, or that cannot be written."""
     target = Path("matches.csv" if given.output == "-" else given.output)
     wanted = given.to or target.suffix.removeprefix(".").lower() or "parquet"

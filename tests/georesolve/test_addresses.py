@@ -159,6 +159,15 @@ def test_outputs_that_are_none(tmp_path, capsys):
         command = ["nearest", f"{PLACE}/lake/", f"{PLACE}/references.parquet", "-o", output]
         assert commands.main([*command, "--to", "parquet"] if output[-1] == "/" else command) == 1
         assert said in capsys.readouterr().err
+    for read, output in {
+        f"{PLACE}/lake/": f"{PLACE}/lake/day=0/out.csv",
+        f"{PLACE}/lake": f"{PLACE}/lake/out.parquet",
+        f"{PLACE}/lake/day=*/*.parquet": f"{PLACE}/lake/day=5/out.parquet",
+    }.items():
+        assert commands.main(["nearest", read, f"{PLACE}/references.parquet", "-o", output]) == 1
+        assert "would lie among the files of" in capsys.readouterr().err
+        beside = output.replace("out", "_out")
+        assert commands.main(["nearest", read, f"{PLACE}/references.parquet", "-o", beside]) == 0
 
 
 def test_a_store_that_is_gone_leaves_nothing_behind(tmp_path, store, monkeypatch, capsys):

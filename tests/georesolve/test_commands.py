@@ -331,6 +331,50 @@ def test_a_result_that_cannot_be_there(files, tmp_path, capsys, server, target, 
     assert (sets[0].read_bytes(), sorted(tmp_path.iterdir())) == before
 
 
+@pytest.mark.parametrize(
+    ("read", "written", "is_refused"),
+    [
+        ("lake", "lake/out.parquet", True),
+        ("lake", "lake/day=2/out.csv", True),
+        ("lake", "link/out.parquet", True),
+        ("link/", "lake/out.parquet", True),
+        ("lake/*/*.parquet", "lake/day=2/../day=2/out.parquet", True),
+        ("lake/**/*.parquet", "lake/out.parquet", True),
+        ("lake/**", "lake/day=1/out.parquet", True),
+        ("link/day=?/[a-z]*.parquet", "lake/day=1/out.parquet", True),
+        ("lake", "lake/_out.parquet", False),
+        ("lake", "lakes/out.parquet", False),
+        ("lake/day=1", "lake/day=2/out.parquet", False),
+        ("lake/day=1/part.parquet", "lake/day=1/out.parquet", False),
+        ("lake/*/*.parquet", "lake/out.parquet", False),
+        ("lake/*/*.parquet", "lake/day=1/out.csv", False),
+        ("lake/**/*.parquet", "lake/.out.parquet", False),
+    ],
+)
+def test_no_result_lies_where_the_next_run_would_read_it(
+    files, tmp_path, monkeypatch, capsys, read, written, is_refused
+):
+    for day in (1, 2):
+        (tmp_path / f"lake/day={day}").mkdir(parents=True)
+        part = tmp_path / f"lake/day={day}/part.parquet"
+        part.write_bytes((files / "observations.parquet").read_bytes())
+    (tmp_path / "lakes").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "lake")
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    for own in (tmp_path / read, read):
+        command = own, files / "references.parquet", "-o", written
+        assert nearest(*command) == is_refused
+        said = capsys.readouterr().err
+        assert ("would lie among the files of" in said) == is_refused
+        if is_refused:
+            assert sorted(tmp_path.rglob("*")) == before
+            continue
+        first = (tmp_path / written).read_bytes()
+        assert nearest(*command) == 0
+        assert (tmp_path / written).read_bytes() == first
+
+
 def test_an_address_of_no_service(files, tmp_path, capsys):
     sets = files / "observations.csv", files / "references.parquet"
     for address in ("localhost:8000", "http://[::"):
