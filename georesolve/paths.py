@@ -91,7 +91,7 @@ def refuse_as_target(target: File, sources: Sequence[Listed]) -> None:
                 f"the result would replace {str(source)!r}, which it is made of: name another "
                 "file for it"
             )
-    for given in dict.fromkeys(one.given for one in sources if one.below):
+    for given in dict.fromkeys(one.given for one in sources if str(one.file) != one.given):
         if isinstance(target, Elsewhere):
             is_read = is_address(given) and would_find(given, target)
         else:
