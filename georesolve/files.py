@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
+import numba
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -56,6 +57,18 @@ _FORMATS = {one.suffix: one.pieces for one in FORMATS}
 _COPIED_BYTES = 8 << 20
 _COUNTED_ROWS = 2**20
 """Observations whose pairs are counted at a time, before any is made."""
+_ENCODE_SECONDS = 2.2e-8
+"""What one value of a result takes a core to be made and encoded: measured on two cores."""
+_FORMAT_SECONDS = {
+    "arrows": 3e-8,
+    "csv": 5.5e-8,
+    "json": 1.3e-7,
+    "geojson": 2.5e-7,
+    "fgb": 4e-7,
+    "shp": 7e-7,
+    "gpkg": 7e-7,
+}
+"""What it takes to write one in another format, which is made of the Parquet file."""
 _SAMPLED_ROWS = 65_536
 """Rows of a result whose distances are ranked."""
 
@@ -110,8 +123,10 @@ class Plan:
     search
         By brute force, cells, packets or singles, and what decides that.
     seconds
-        Order of magnitude of the search alone, from figures of one machine and a sample of both
-        sets.
+        Time by stage, which `resolve` takes together: `read` is what reading both sets took just
+        now; `search`, from a sample of both sets, and `write`, from the size and the format of the
+        result, are orders of magnitude from figures of one machine. Kernels that are not yet
+        compiled, and sending a result to an address, take longer.
     remarks
         What looks wrong with the sets, in words.
     """
@@ -125,7 +140,7 @@ class Plan:
     columns: list[str]
     device: Device
     search: str
-    seconds: float
+    seconds: dict[str, float]
     remarks: list[str]
 
 
@@ -268,18 +283,22 @@ def plan(
     references: Paths,
     options: Options | WithinOptions | None = None,
     *,
+    out: str | os.PathLike[str] = "",
+    format: str | None = None,
     device: DeviceChoice = "auto",
     scratch: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Read and check two sets, and say what it would take to resolve them.
 
-    Parameters and errors are those of `resolve`.
+    Parameters and errors are those of `resolve`; of `out` only its suffix counts.
     """
     options = options or Options()
-    chosen = choose_device(device)
+    suffix, chosen = _format_of(str(out), format), choose_device(device)
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="georesolve-", dir=scratch) as name:
         sets = files_at(observations, "observations"), files_at(references, "references")
         job, shapes = _job(*sets, options, Path(name))
+        read = time.perf_counter() - start
         if shapes is not None:
             raise InvalidInput(
                 "references: a plan is made for points, and they are lines or polygons: resolve "
@@ -294,23 +313,31 @@ def plan(
     own += NEAR if match.near else []
     own.append("status")
     own = [match.summary_by, *match.made, "status"] if match.summary else own
+    columns = [
+        *own,
+        *(f"{match.summary_by}_{name}" for name in of_observations),
+        *(PREFIXES["references"] + name for name in of_references),
+    ]
     sizes = min(rows, RESULT_ROWS // match.k), job.references.rows
     rate = rows_a_second(job.references.rows, match, chosen, sample.compared)
+    result_rows = rows * match.ranks if sample.rows is None else sample.rows
+    cores = numba.config.NUMBA_NUM_THREADS
+    encoding = _ENCODE_SECONDS / cores + _FORMAT_SECONDS.get(suffix, 0.0)
     return Plan(
         observations=first.rows,
         references=second.rows,
         invalid_observations=first.invalid_rows,
         invalid_references=second.invalid_rows,
-        result_rows=rows * match.ranks if sample.rows is None else sample.rows,
+        result_rows=result_rows,
         result_rows_spread=sample.spread or 0,
-        columns=[
-            *own,
-            *(f"{match.summary_by}_{name}" for name in of_observations),
-            *(PREFIXES["references"] + name for name in of_references),
-        ],
+        columns=columns,
         device=chosen,
         search=str(way_of(sizes[0], job.references, match, chosen)),
-        seconds=rows / rate,
+        seconds={
+            "read": read,
+            "search": rows / rate / (cores if chosen == "cpu" else 1),
+            "write": result_rows * len(columns) * encoding,
+        },
         remarks=_remarks(job, options),
     )
 

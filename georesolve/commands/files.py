@@ -27,6 +27,9 @@ from georesolve.progress import progress_bar
 from georesolve.workers.jobs import CarriedTooLong
 from georesolve.workers.machine.gpus import NoGpuError
 
+_STANDARD_OUTPUT = "matches.csv"
+"""What standard output would be called as a file: its suffix is its format without --to."""
+
 
 def run(given: argparse.Namespace) -> int:
     """Resolve files as the command line says; returns the exit code."""
@@ -175,7 +178,7 @@ def _for_service(given: str, role: Role) -> str | Listed:
 
 def _refuse_output(given: argparse.Namespace, sources: list[Listed]) -> None:
     """Refuse an output that a service does not give, or that cannot be written."""
-    target = Path("matches.csv" if given.output == "-" else given.output)
+    target = Path(_STANDARD_OUTPUT if given.output == "-" else given.output)
     wanted = given.to or target.suffix.removeprefix(".").lower() or "parquet"
     formats = [one.suffix for one in FORMATS]
     if wanted not in formats:
@@ -231,8 +234,16 @@ def _counted(counts: Mapping[str, int]) -> list[str]:
 
 def _plan(given: argparse.Namespace) -> None:
     """Write what the work would take to standard output."""
-    planned = plan(given.observations, given.references, _asked(given), device=given.device)
+    planned = plan(
+        given.observations,
+        given.references,
+        _asked(given),
+        out=_STANDARD_OUTPUT if given.output == "-" else given.output or "",
+        format=given.to,
+        device=given.device,
+    )
     _warn(planned.remarks)
+    stages = ", ".join(f"{name} {seconds:,.2f} s" for name, seconds in planned.seconds.items())
     spread = planned.result_rows_spread
     sure = f"by a sample, give or take {spread:,}" if spread else "at most"
     print(
@@ -242,7 +253,7 @@ def _plan(given: argparse.Namespace) -> None:
         f"columns       {', '.join(planned.columns)}",
         f"device        {planned.device}",
         f"search        {planned.search}",
-        f"time          about {planned.seconds:,.2f} s",
+        f"time          about {sum(planned.seconds.values()):,.2f} s: {stages}",
         sep="\n",
     )
 

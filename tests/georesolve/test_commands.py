@@ -10,6 +10,7 @@ import sys
 import termios
 from concurrent.futures import ThreadPoolExecutor
 
+import numba
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -238,8 +239,22 @@ def test_a_plan_reads_and_writes_nothing(files, tmp_path, capsys):
     )
     assert said["device"] == ("cuda" if count_gpus() else "cpu")
     assert said["search"].split(",")[0] in ("brute", "packets", "singles")
-    assert said["time"].startswith("about ")
+    seconds = [float(one) for one in re.findall(r"([0-9.]+) s", said["time"])]
+    assert re.sub("[0-9.]+ s", "N", said["time"]) == "about N: read N, search N, write N"
+    assert seconds[0] == pytest.approx(sum(seconds[1:]), abs=0.02)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plan_counts_reading_and_writing(files, tmp_path, capsys):
+    sets = files / "observations.parquet", files / "references.parquet"
+    took = {suffix: plan(*sets, out=f"out.{suffix}").seconds for suffix in ("parquet", "csv")}
+    assert all(second > 0 for one in took.values() for second in one.values())
+    assert took["csv"]["write"] > took["parquet"]["write"]
+    more = plan(*sets, Options(k=4, columns=["name"]), format="csv").seconds
+    assert more["write"] > 4 * took["csv"]["write"]
+    # Refused as it would be by the run itself.
+    assert nearest(*sets, "--plan", "-o", tmp_path / "out.doc") == 1
+    assert "is no format of a result" in capsys.readouterr().err
 
 
 def test_a_plan_knows_where_the_points_lie(tmp_path):
@@ -255,7 +270,9 @@ def test_a_plan_knows_where_the_points_lie(tmp_path):
         paths = [tmp_path / f"{role}.parquet" for role in ("observations", "references")]
         for table, path in zip(tables, paths, strict=True):
             pq.write_table(table, path)
-        seconds[name] = plan(*paths, device="cpu").seconds / n
+        # Of one core: a machine has several.
+        each = plan(*paths, device="cpu").seconds["search"] / n
+        seconds[name] = each * numba.config.NUMBA_NUM_THREADS
     assert 1e-7 < seconds["spread"] < 2e-7
     assert 2 < seconds["one place"] / seconds["spread"] < 3
     # Each with each, half a nanosecond for a pair.
