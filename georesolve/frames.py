@@ -233,7 +233,7 @@ class _GeoPandas(_Pandas):
             warnings.warn(
                 f"{self._role}: the geometry column {column!r} has no CRS: it is taken for "
                 "longitude and latitude on WGS 84; declare its CRS with set_crs",
-                stacklevel=_level_of_user(),
+                stacklevel=level_of_user(),
             )
         elif (transformer := degrees_from(crs, self._role)) is not None:
             geometries = shapely.transform(geometries, transformer.transform, interleaved=False)
@@ -256,7 +256,7 @@ class _GeoPandas(_Pandas):
         return super()._column(place)
 
 
-def _level_of_user() -> int:
+def level_of_user() -> int:
     """How far up the stack of the function that asks is the line that called this package."""
     frame, level = inspect.currentframe(), 0
     while frame is not None and str(frame.f_globals.get("__name__")).startswith("georesolve."):

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.compilation import compiling
-from georesolve.frames import given
+from georesolve.frames import given, level_of_user
 from georesolve.intake.columns import NAMED, PREFIXES
 from georesolve.intake.errors import InvalidInput, InvalidOption
-from georesolve.intake.plausibility import check_match, looks_swapped
+from georesolve.intake.plausibility import DOZEN, check_match, looks_swapped, of_extents
 from georesolve.intake.points import Points, write_points, write_shapes
 from georesolve.kernels import Earth
 from georesolve.options import (
@@ -284,8 +284,11 @@ def _checked(
         against = references.part(first_row, points.rows)
     check_match(points, against, match, asked.on_invalid)
     if asked.coordinates == "check":
-        for remark in looks_swapped(points.bbox, references.bbox):
-            warnings.warn(remark, stacklevel=4)
+        # A part of a set may well lie apart from what the whole lies among.
+        are_some = first_row is not None or points.rows < DOZEN
+        remarks = looks_swapped if are_some else of_extents
+        for remark in remarks(points.bbox, references.bbox):
+            warnings.warn(remark, stacklevel=level_of_user())
     return match
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     # What decodes files loads no more than it needs.
     from georesolve.workers.jobs import MatchOptions
 
-_DOZEN = 12
+DOZEN = 12
+"""Fewer points may lie anywhere for good reasons."""
 _FAR_DEGREES = 10
 
 
@@ -150,8 +151,7 @@ def looks_swapped(observations: Box | None, references: Box | None) -> list[str]
 def of_extents(observations: Box | None, references: Box | None) -> list[str]:
     """What there is to say of where two sets lie: that axes look swapped, or that it is far apart.
 
-    Far is farther than either set is wide. Calls from Python are not warned of it: a few points may
-    lie so for good reasons.
+    Far is farther than either set is wide.
     """
     if observations is None or references is None:
         return []
@@ -196,7 +196,7 @@ def remarks(observations: Dataset, references: Dataset) -> list[str]:
         f"they were resolved as they are. The first of them, counted from 0: "
         f"{', '.join(map(str, first))}"
         for name, (rows, first) in sets.items()
-        if rows >= _DOZEN
+        if rows >= DOZEN
     ]
 
 

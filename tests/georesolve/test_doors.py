@@ -339,6 +339,21 @@ def test_sets_that_match_only_when_swapped_are_remarked_by_every_door(service, t
     assert f"georesolve: warning: {told}" in capsys.readouterr().err
 
 
+def test_python_warns_of_whole_sets_that_lie_far_apart():
+    here = np.linspace(0, 5, 40)
+    far, near = (here + 60, here + 100), (here, here)
+    index = georesolve.Index(far)
+    for call in (lambda: georesolve.nearest(near, far), lambda: index.within(near, 1e6)):
+        with pytest.warns(UserWarning, match="the two sets lie far apart") as warned:
+            call()
+        assert [one.filename for one in warned] == [__file__]
+    # Warnings are errors here: a few points, a part of a set, and what is trusted give none.
+    georesolve.nearest((here[:11], here[:11]), far)
+    georesolve.nearest(near, far, first_row=0)
+    georesolve.nearest(near, far, coordinates="trust")
+    georesolve.nearest(near, near)
+
+
 @pytest.mark.parametrize("exclude_self", [False, True])
 @pytest.mark.parametrize(
     "name", [name for name, (references, _) in SETS.items() if references[0].size]
