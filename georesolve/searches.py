@@ -15,6 +15,7 @@ from georesolve import kernels
 from georesolve.extras import needed
 from georesolve.intake.plausibility import refuse_filters
 from georesolve.intake.points import Points, write_points
+from georesolve.kernels.cache import TELLING_ROWS, note_compiled
 from georesolve.kernels.devices import Device
 from georesolve.kernels.query import Degrees, is_valid
 from georesolve.workers.jobs import FilterOptions, Job, MatchOptions
@@ -203,6 +204,9 @@ class Search:
             rows, counts = self.within(options, batch.narrowed).found(batch)
         else:
             rows, counts = self.nearest(options).found(batch.on(self.device))
+        if self.device == "cpu" and batch.lat_deg.size >= TELLING_ROWS:
+            shaped = self._asking or self.references
+            note_compiled(options.kind(self.references, shaped))
         if options.near:
             here, there = Degrees(batch.lat_deg, batch.lon_deg), self.references
             known = [pa.array(one) for one in (there.lat_deg, there.lon_deg)]

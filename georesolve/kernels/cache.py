@@ -24,6 +24,8 @@ from numba.core.runtime import rtsys
 _HERE = Path(__file__).resolve().parent
 _PREFIX = "georesolve-"
 _NOTE = ".compiled"
+TELLING_ROWS = 1000
+"""Fewer observations are searched by few of the kernels: what they need says little of others."""
 _KEPT = 8
 """Folders of other states that stay: of versions that are used in turns, and of other CPUs."""
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from distributed.system import MEMORY_LIMIT
 
 from georesolve.kernels import StepsSpent
+from georesolve.kernels.cache import TELLING_ROWS, note_compiled
 from georesolve.kernels.threads_cpu import allowed
 from georesolve.kernels.ways import Algorithm
 from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
@@ -174,6 +175,8 @@ def _resolved(job: Job, most_steps: int) -> AtHandAnswer:
             if n_pairs > most:
                 raise NotAtHand(f"{n_pairs} pairs are more than the limit of {most} without a job")
         rows, counts = question.found(batch)
+        if job.observations.rows >= TELLING_ROWS:
+            note_compiled(job.kind)
     except StepsSpent:
         raise SearchIsHard(
             "so many references are equally far from an observation that the search takes more "

@@ -7,6 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import georesolve
+from georesolve.kernels import cache
 from georesolve.workers.at_hand import (
     QUICK_STEPS,
     NotAtHand,
@@ -185,3 +187,21 @@ def test_a_search_that_is_hard_goes_from_the_event_loop_to_a_thread_and_from_the
     with pytest.raises(NotAtHand, match="equally far from an observation"):
         # Threads of many cores share the steps.
         resolve_at_hand(on_a_ring(400_000, 20_000, tmp_path))
+
+
+def test_what_was_compiled_without_a_job_is_known_after_a_restart(make_job, tmp_path, monkeypatch):
+    # Where the code lies is asked anew: the notes of a machine that has run nothing.
+    noted = tmp_path / "noted"
+    noted.mkdir()
+    monkeypatch.setattr(cache, "_folder", lambda: noted)
+    few = make_job("few", 100, question="within", distance_m=1e5)
+    resolve_at_hand(few)
+    assert cache.kinds_compiled() == ()
+    job = make_job("matches", 2000, question="within", distance_m=1e5)
+    resolve_at_hand(job)
+    assert cache.kinds_compiled() == (job.kind,)
+    places = points(2000, 1), points(300, 2)
+    georesolve.nearest(*places, k=2, device="cpu")
+    georesolve.within(*places, 1e5, device="cpu", summary={"count": True})
+    kinds = {"nearest-several-sphere", "within-summary-observation-sphere", job.kind}
+    assert {*cache.kinds_compiled()} == kinds
