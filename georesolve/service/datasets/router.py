@@ -314,9 +314,7 @@ def rename_dataset(
 @router.get(
     "/datasets/{id}/data.parquet",
     summary="The points of a dataset",
-    response_class=Response,
-    responses=openapi.file_answers({PARQUET.media_type: openapi.BYTES}, "the points"),
-    openapi_extra=openapi.FILE_HEADERS,
+    **openapi.file_route({PARQUET.media_type: openapi.BYTES}, "the points"),
 )
 async def download_dataset(id: DatasetId, library: OwnLibrary, request: Request) -> Response:
     """The dataset as the service keeps it: Parquet with float64 coordinates.
@@ -353,8 +351,7 @@ async def download_dataset(id: DatasetId, library: OwnLibrary, request: Request)
 @router.get(
     "/datasets/{id}/rows",
     summary="The first rows of a dataset",
-    response_class=Response,
-    responses=openapi.answer_of(
+    **openapi.route(
         {"application/json": {"schema": {"type": "array", "items": {"type": "object"}}, **_ROWS}},
         "the rows, as objects",
     ),

@@ -131,9 +131,9 @@ class Connections:
         # Each may have a file open, too, and the other half is for jobs and the database.
         self.most = acceptor.most = min(settings.connections, _descriptors() // 4)
         # Those without a request that is being answered; which waits longest for its client, first.
-        self.waiting: dict[Connection, None] = {}
+        self.waiting: dict[_Connection, None] = {}
         # What uvicorn makes a connection with.
-        self.protocol: Any = partial(Connection, self)
+        self.protocol: Any = partial(_Connection, self)
         if self.most < settings.connections:
             logger.warning(
                 "%d connections at most, and not %d: the process may have %d open files "
@@ -154,11 +154,11 @@ def _descriptors() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-class Connection(HttpToolsProtocol):
+class _Connection(HttpToolsProtocol):
     """A connection of uvicorn's, with bounds on the size and the time of a head.
 
     One that waits for its client is ended after a while, and when there are too many: the one that
-    has waited longest.
+    has waited longest. The event loop calls `connection_*` and `data_received`, the parser `on_*`.
     """
 
     def __init__(self, bounds: Connections, *arguments: Any, **named: Any) -> None:
@@ -172,7 +172,6 @@ class Connection(HttpToolsProtocol):
         self._refusal: errors.Problem | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Called by the event loop."""
         super().connection_made(transport)
         self._bounds.acceptor.note(len(self.connections))
         if len(self.connections) > self._bounds.most:
@@ -189,14 +188,12 @@ class Connection(HttpToolsProtocol):
         self._wait(self._settings.header_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the event loop."""
         self._stop_waiting()
         self._stop_stall()
         super().connection_lost(exc)
         self._bounds.acceptor.note(len(self.connections))
 
     def data_received(self, data: bytes) -> None:
-        """Called by the event loop."""
         for start in range(0, len(data), _PIECE_BYTES):
             piece = data[start : start + _PIECE_BYTES]
             self._unheard_bytes += len(piece)
@@ -207,7 +204,6 @@ class Connection(HttpToolsProtocol):
                 return
 
     def on_message_begin(self) -> None:
-        """Called by the parser."""
         self._unheard_bytes = 0
         if len(self.pipeline) >= _MOST_WAITING:
             self._fail(
@@ -223,29 +219,26 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Called by the parser."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser, for trailers too: these are no headers, and are dropped."""
         self._count(len(name) + len(value) + _HEADER_BYTES)
+        # Trailers are no headers, and are dropped.
         if self._is_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Called by the parser."""
         self._is_head = False
         self._stop_waiting()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Called by the parser."""
         self._unheard_bytes = 0
         super().on_body(body)
 
     def on_response_complete(self) -> None:
-        """Called when the answer has been handed to the transport."""
+        # The answer has been handed to the transport.
         is_whole = not self.cycle.more_body
         super().on_response_complete()
         if self._is_idle():
@@ -254,17 +247,16 @@ class Connection(HttpToolsProtocol):
             self._wait(self._settings.idle_seconds if is_whole else self._settings.header_seconds)
 
     def pause_writing(self) -> None:
-        """Called by the transport when the client does not read."""
+        # The client does not read.
         super().pause_writing()
         self._stall = self.loop.call_later(self._settings.body_seconds, self.end)
 
     def resume_writing(self) -> None:
-        """Called by the transport when the client reads again."""
         self._stop_stall()
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Called when the parser fails."""
+        # The parser has failed.
         self._refuse(
             self._refusal
             or errors.InvalidRequest(
@@ -274,7 +266,6 @@ class Connection(HttpToolsProtocol):
         )
 
     def end(self) -> None:
-        """Close the connection at once."""
         self._stop_waiting()
         self.transport.abort()
 

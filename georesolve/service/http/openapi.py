@@ -3,6 +3,7 @@
 from collections.abc import Container
 from typing import Any
 
+from fastapi import Response
 from pydantic import BaseModel, TypeAdapter, WithJsonSchema
 
 Answers = dict[int | str, dict[str, Any]]
@@ -31,7 +32,7 @@ def _told(headers: dict[str, str]) -> dict[str, Any]:
     return {"parameters": told}
 
 
-FILE_HEADERS, IF_NONE_MATCH, CONTENT_DIGEST = map(_told, (_RANGE | _KNOWN, _KNOWN, _DIGEST))
+_FILE_HEADERS, IF_NONE_MATCH, CONTENT_DIGEST = map(_told, (_RANGE | _KNOWN, _KNOWN, _DIGEST))
 """Headers that operations heed: for the argument `openapi_extra` of a route."""
 
 
@@ -77,25 +78,29 @@ BYTES: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 """The content of an answer or a request that is bytes."""
 
 
-def answer_of(content: dict[str, Any], description: str) -> Answers:
-    """A successful answer with one of some contents."""
-    return {200: {"description": description, "content": content}}
-
-
 UNCHANGED: Answers = {304: {"description": "the client has it already", "headers": _ETAG}}
 
 
-def file_answers(content: dict[str, Any], description: str) -> Answers:
-    """A file, whole or in part, or the word that the client has it already."""
-    return {
-        200: {"description": description, "content": content, "headers": _OF_FILES},
-        206: {
-            "description": "the range that was asked for",
-            "content": {name: {} for name in (*content, "multipart/byteranges")},
-            "headers": _OF_FILES,
-        },
-        **UNCHANGED,
+def route(
+    content: dict[str, Any], description: str, others: Answers | None = None
+) -> dict[str, Any]:
+    """What a route is made with whose handler makes its answer itself, of one of some contents."""
+    whole = {200: {"description": description, "content": content}}
+    return {"response_class": Response, "responses": whole | (others or {})}
+
+
+def file_route(
+    content: dict[str, Any], description: str, others: Answers | None = None
+) -> dict[str, Any]:
+    """The same of a file: it comes whole or in part, or not to a client that has it already."""
+    part = {
+        "description": "the range that was asked for",
+        "content": {name: {} for name in (*content, "multipart/byteranges")},
+        "headers": _OF_FILES,
     }
+    made = route(content, description, {206: part, **UNCHANGED} | (others or {}))
+    made["responses"][200]["headers"] = _OF_FILES
+    return made | {"openapi_extra": _FILE_HEADERS}
 
 
 def created(description: str) -> dict[str, Any]:

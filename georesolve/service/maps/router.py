@@ -35,7 +35,6 @@ _NAMES = {"distance_m": "distance to the nearest reference", "count": "how many 
 _WORLD_BOUNDS = [-180.0, -85.05112877980659, 180.0, 85.05112877980659]
 _NO_VIEW = (0.0, 0.0, 0.0, 0.0)
 _PNG_TYPE, _GEOJSON_TYPE = "image/png", "application/geo+json"
-_PNG = openapi.answer_of({_PNG_TYPE: openapi.BYTES}, "256 x 256 pixels")
 _WORLD: dict[str, Any] = {"the world": {"value": 0}}
 """This one `/docs` fills in."""
 _MOST = (1 << MOST_ZOOM) - 1
@@ -116,12 +115,15 @@ class Spread(BaseModel):
     logarithmic: Histogram = Field(description="the first bin begins at 0")
 
 
-def _geojson(description: str, **told: Any) -> openapi.Answers:
-    """Features, and what is told beside them."""
+def _geojson(
+    description: str, answers: openapi.Answers | None = None, **told: Any
+) -> dict[str, Any]:
+    """A route of features, and what is told beside them; as `openapi.route`."""
     kinds = {"type": Literal["FeatureCollection"], **told, "features": list[dict[str, Any]]}
     fields: dict[str, Any] = {name: (kind, ...) for name, kind in kinds.items()}
     made = create_model("GeoJSON", **fields)
-    return openapi.answer_of({_GEOJSON_TYPE: {"schema": openapi.schema_of(made)}}, description)
+    content = {_GEOJSON_TYPE: {"schema": openapi.schema_of(made)}}
+    return openapi.route(content, description, answers)
 
 
 Tile = tuple[int, int, int]
@@ -263,9 +265,8 @@ async def get_tiles(map: JobMap, request: Request) -> TileLayer:
 @router.get(
     "/jobs/{id}/tiles/{z}/{x}/{y}.png",
     summary="A tile of a map of the result",
-    response_class=Response,
-    responses=_PNG | openapi.UNCHANGED,
     openapi_extra=openapi.IF_NONE_MATCH,
+    **openapi.route({_PNG_TYPE: openapi.BYTES}, "256 x 256 pixels", openapi.UNCHANGED),
 )
 async def get_tile(map: JobMap, tile: TileOfPath, request: Request) -> Response:
     """A tile of the web mercator grid, as a picture with a transparent ground.
@@ -289,9 +290,8 @@ async def get_tile(map: JobMap, tile: TileOfPath, request: Request) -> Response:
 @router.get(
     "/jobs/{id}/tiles/{z}/{x}/{y}.geojson",
     summary="The observations of a tile",
-    response_class=Response,
-    responses=_geojson("its observations", observations=int) | openapi.UNCHANGED,
     openapi_extra=openapi.IF_NONE_MATCH,
+    **_geojson("its observations", openapi.UNCHANGED, observations=int),
 )
 async def get_tile_features(
     map: JobMap,
@@ -353,8 +353,7 @@ def _view(text: str) -> View:
 @router.get(
     "/jobs/{id}/shapes",
     summary="The lines and polygons of the references in a view",
-    response_class=Response,
-    responses=_geojson("the largest of them", shapes=int | None),
+    **_geojson("the largest of them", shapes=int | None),
 )
 async def get_shapes(
     map: JobMap,

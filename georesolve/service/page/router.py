@@ -51,7 +51,9 @@ class Conformance(BaseModel):
 
 
 _HTML = {"text/html": {"schema": {"type": "string"}}}
-_ANSWER = openapi.answer_of(_HTML, "links to everything, or the page")
+_ANSWER: openapi.Answers = {
+    200: {"description": "links to everything, or the page", "content": _HTML}
+}
 
 
 @cache

@@ -19,7 +19,7 @@ from georesolve.service.resolve.models import MatchExecution, MatchInputs
 from georesolve.service.resolve.requests import TermsOfRequest, json_content, parsed
 from georesolve.service.resolve.router import TAKEN, ServiceContext, answer
 from georesolve.service.resolve.sets import Asked, asked_by
-from georesolve.service.results.models import IN_DOCUMENT, matches_answer
+from georesolve.service.results.models import IN_DOCUMENT, matches_route
 from georesolve.service.store.rows import ProcessId
 from georesolve.workers.jobs import QUESTION_OF
 
@@ -158,19 +158,14 @@ async def get_process_description(id: ProcessName, request: Request) -> Process:
     return _process(id, base_of(request))
 
 
-_MATCHES: openapi.Answers = {
-    **TAKEN,
-    **matches_answer("the matches; as JSON with `response: document`", IN_DOCUMENT),
-    204: {"description": "where the matches are, as a link: raw by reference"},
-}
+_OTHERS = TAKEN | {204: {"description": "where the matches are, as a link: raw by reference"}}
 
 
 @router.post(
     "/processes/{id}/execution",
-    response_class=Response,
-    responses=_MATCHES,
     summary="Run a process",
     openapi_extra=openapi.json_request((MatchExecution, examples.EXECUTION)),
+    **matches_route("the matches; as JSON with `response: document`", _OTHERS, IN_DOCUMENT),
 )
 async def execute(
     id: ProcessName, request: Request, service: ServiceContext, terms: TermsOfRequest

@@ -42,7 +42,7 @@ from georesolve.service.resolve.requests import (
     read_stream,
 )
 from georesolve.service.resolve.sets import Asked, asked_by
-from georesolve.service.results.models import matches_answer
+from georesolve.service.results.models import matches_route
 from georesolve.service.store.rows import LIVE, JobRow
 from georesolve.workers.jobs import Question
 
@@ -77,14 +77,13 @@ _FORM = openapi.form_request(
 
 _POINT = ("lat", "lon", "references")
 _DEGREES = "degrees, WGS 84"
-_AT_ONCE = matches_answer("the matches, in the format that Accept likes best", first=JSON)
+_AT_ONCE = matches_route("the matches, in the format that Accept likes best", {}, first=JSON)
 
 
 @router.post(
     "/nearest",
     summary="The nearest references of a few observations, at once",
-    response_class=Response,
-    responses=_AT_ONCE,
+    **_AT_ONCE,
     openapi_extra=openapi.json_request((MatchInputs, examples.SETS | examples.OPTIONS)),
 )
 async def nearest(request: Request) -> Response:
@@ -107,8 +106,7 @@ async def nearest(request: Request) -> Response:
     "/nearest",
     operation_id="nearestOfPoint",
     summary="The nearest references of one point, at once",
-    response_class=Response,
-    responses=_AT_ONCE,
+    **_AT_ONCE,
     openapi_extra=openapi.query(MatchParameters, without=("lat", "lon", "question", *FILTERS)),
 )
 async def nearest_of_point(
@@ -137,8 +135,7 @@ async def nearest_of_point(
 @router.post(
     "/within",
     summary="All references within a distance of a few observations, at once",
-    response_class=Response,
-    responses=_AT_ONCE,
+    **_AT_ONCE,
     openapi_extra=openapi.json_request((MatchInputs, examples.SETS | examples.WITHIN)),
 )
 async def within(request: Request) -> Response:
@@ -178,9 +175,8 @@ async def _at_once(
     "/resolve",
     operation_id="resolve",
     summary="The nearest reference of every observation",
-    response_class=Response,
-    responses=matches_answer("the result, in the format that the header Accept likes best") | TAKEN,
     openapi_extra=_FORM,
+    **matches_route("the result, in the format that the header Accept likes best", TAKEN),
 )
 async def resolve_files(
     request: Request, service: ServiceContext, terms: TermsOfRequest

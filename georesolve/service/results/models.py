@@ -106,12 +106,12 @@ def matches_content(
     return {one.media_type: by_suffix[one.suffix] for one in formats}
 
 
-def matches_answer(
-    description: str, *others: dict[str, Any], first: Format = PARQUET
-) -> openapi.Answers:
-    """The matches in all formats, and `others` that JSON may also be.
+def matches_route(
+    description: str, answers: openapi.Answers, *others: dict[str, Any], first: Format = PARQUET
+) -> dict[str, Any]:
+    """As `openapi.route`, of the matches in all formats, and `others` that JSON may also be.
 
     The `first` comes if nothing is asked for: generated clients take the answer for it.
     """
     formats = [first, *(one for one in FORMATS if one != first)]
-    return openapi.answer_of(matches_content(*formats, others=others), description)
+    return openapi.route(matches_content(*formats, others=others), description, answers)

@@ -18,18 +18,15 @@ _PART = "000000000000-000000000002.parquet"
 PartName = Annotated[str, Path(description="the name of the part", examples=[_PART])]
 _BY_ACCEPT = matches_content(*FORMATS, others=(IN_DOCUMENT,))
 _LINK = {"Link": openapi.header("leads to the result")}
-_RESULT: openapi.Answers = {
-    **openapi.file_answers(_BY_ACCEPT, "the result, as the header Accept likes it best"),
-    204: {"description": "where the result is, as a link", "headers": _LINK},
+_ELSEWHERE: openapi.Answers = {
+    204: {"description": "where the result is, as a link", "headers": _LINK}
 }
 
 
 @router.get(
     "/jobs/{id}/results",
     summary="The result of a job",
-    response_class=Response,
-    responses=_RESULT,
-    openapi_extra=openapi.FILE_HEADERS,
+    **openapi.file_route(_BY_ACCEPT, "the result, as the header Accept likes it best", _ELSEWHERE),
 )
 async def get_result(job: Job, results: OwnResults, request: Request) -> Response:
     """The result of a job, in the way that the request for the job wished to have it.
@@ -42,15 +39,12 @@ async def get_result(job: Job, results: OwnResults, request: Request) -> Respons
 
 def _get_file(format: Format) -> Callable[..., Any]:
     """The decorator of what answers with a result in a format."""
-    is_file = format == PARQUET
-    answers = openapi.file_answers if is_file else openapi.answer_of
+    route = openapi.file_route if format == PARQUET else openapi.route
     return router.get(
         f"/jobs/{{id}}/results/{format.name}",
         operation_id=f"getResultAs{format.suffix.title()}",
         summary=f"The result of a job as {format.name}",
-        response_class=Response,
-        responses=answers(matches_content(format), "the result"),
-        openapi_extra=openapi.FILE_HEADERS if is_file else None,
+        **route(matches_content(format), "the result"),
     )
 
 
@@ -100,9 +94,7 @@ async def get_parts(job: Job, results: OwnResults, request: Request) -> Parts:
 @router.get(
     "/jobs/{id}/results/parts/{name}",
     summary="A part of a result",
-    response_class=Response,
-    responses=openapi.file_answers({PARQUET.media_type: openapi.BYTES}, "the part"),
-    openapi_extra=openapi.FILE_HEADERS,
+    **openapi.file_route({PARQUET.media_type: openapi.BYTES}, "the part"),
 )
 async def get_part(job: Job, name: PartName, results: OwnResults, request: Request) -> Response:
     """A part of the result of a job: a Parquet file of its own."""
