@@ -17,7 +17,7 @@ from georesolve.elsewhere import Elsewhere, files_below, is_address, would_find
 from georesolve.intake.canonical import opened, refusal_of
 from georesolve.intake.columns import MEANT, Reading, Role
 from georesolve.intake.errors import InvalidInput, InvalidOption, Refused
-from georesolve.intake.hrefs import fixed_part, is_whole, partition_of, value_of
+from georesolve.intake.hrefs import is_whole, partition_of, value_of
 from georesolve.intake.points import Bounds
 from georesolve.intake.sources import Source, Table, format_of
 
@@ -37,12 +37,14 @@ class Listed(NamedTuple):
     @property
     def below(self) -> str:
         """Empty for a file that was given itself."""
-        return str(self.file)[len(fixed_part(self.given)) :]
+        parts, given = Path(str(self.file)).parts, Path(self.given).parts
+        # Of tuples it compares elements.
+        return "/".join(parts[len(os.path.commonprefix([parts, given])) :])  # noqa: RUF071
 
     @property
     def name(self) -> str:
         """What errors call it."""
-        return self.below.strip("/") or self.file.name
+        return self.below or self.file.name
 
 
 UNBOUNDED = Bounds()
@@ -107,13 +109,14 @@ def _would_find(given: Path, target: Path) -> bool:
     """Whether a folder or a pattern would find a file, if it were there."""
     if given.is_dir():
         is_hidden = target.name.startswith(_HIDDEN)
-        return not is_hidden and target.resolve().is_relative_to(given.resolve())
+        # A link in its place is replaced.
+        return not is_hidden and target.parent.resolve().is_relative_to(given.resolve())
     folders, name = (given, "*") if given.name == "**" else (given.parent, given.name)
     is_hidden = target.name.startswith(".") and not name.startswith(".")
     return (
         fnmatch(target.name, name)
         and not is_hidden
-        and any(map(target.parent.samefile, _globbed(folders)))
+        and any(one.is_dir() and one.samefile(target.parent) for one in _globbed(folders))
     )
 
 
@@ -134,8 +137,9 @@ def _files_of(path: Path) -> list[Path]:
 
 
 def _globbed(path: Path) -> Iterator[Path]:
-    # Not Path.glob, which takes no pattern that begins with a root.
-    return map(Path, glob.glob(str(path), recursive=True))  # noqa: PTH207
+    # Not Path.glob, which takes no pattern that begins with a root. ** alone leaves out the folder
+    # that one is in.
+    return map(Path, glob.glob(os.path.join(".", path), recursive=True))  # noqa: PTH118, PTH207
 
 
 @contextmanager

@@ -285,7 +285,8 @@ def _checked(
     check_match(points, against, match, asked.on_invalid)
     if asked.coordinates == "check":
         # A part of a set may well lie apart from what the whole lies among.
-        are_some = first_row is not None or points.rows < DOZEN
+        few = min(points.valid_rows, references.valid_rows) < DOZEN
+        are_some = first_row is not None or few
         remarks = looks_swapped if are_some else of_extents
         for remark in remarks(points.bbox, references.bbox):
             warnings.warn(remark, stacklevel=level_of_user())

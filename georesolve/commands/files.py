@@ -234,12 +234,13 @@ def _counted(counts: Mapping[str, int]) -> list[str]:
 
 def _plan(given: argparse.Namespace) -> None:
     """Write what the work would take to standard output."""
+    is_folder = given.server and is_address(given.output)
     planned = plan(
         given.observations,
         given.references,
         _asked(given),
         out=_STANDARD_OUTPUT if given.output == "-" else given.output or "",
-        format=given.to,
+        format="parquet" if is_folder else given.to,
         device=given.device,
     )
     _warn(planned.remarks)

@@ -4,6 +4,7 @@ import functools
 import gzip
 import http.server
 import threading
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv
@@ -75,7 +76,7 @@ def test_a_folder_or_a_pattern_is_one_table(observations):
         assert found["observation_day"].to_pylist() == [i // 250 for i in range(1000)]
 
 
-def test_folders_named_by_values_are_columns_on_this_machine_too(tmp_path):
+def test_folders_named_by_values_are_columns_on_this_machine_too(tmp_path, monkeypatch):
     for name, content in FILES.items():
         if isinstance(content, pa.Table):
             path = tmp_path / name.replace("day=1", "day=one")
@@ -84,6 +85,11 @@ def test_folders_named_by_values_are_columns_on_this_machine_too(tmp_path):
     found = georesolve.nearest(tmp_path / "lake", REFERENCES, observation_columns=["day"])
     # Not all are whole numbers: none is. Files come by name.
     assert found["observation_day"].to_pylist()[::250] == ["0", "2", "3", "one"]
+    monkeypatch.chdir(tmp_path / "lake")
+    for given in (".", "day=[0-3]/part.parquet", "day=?/*.parquet"):
+        found = georesolve.nearest(Path(given), REFERENCES, observation_columns=["day"])
+        days = [0, 2, 3] if "[" in given or "?" in given else ["0", "2", "3", "one"]
+        assert found["observation_day"].to_pylist()[::250] == days
     # What lies above what is given is no column, nor is what would be taken for coordinates.
     other = tmp_path / "run=7" / "y=2026" / "day=5"
     other.mkdir(parents=True)

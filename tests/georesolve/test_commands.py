@@ -255,6 +255,9 @@ def test_a_plan_counts_reading_and_writing(files, tmp_path, capsys):
     # Refused as it would be by the run itself.
     assert nearest(*sets, "--plan", "-o", tmp_path / "out.doc") == 1
     assert "is no format of a result" in capsys.readouterr().err
+    # A service writes Parquet files into a folder, whatever that is called.
+    at = "--server", "http://localhost:1", "-o", "s3://bucket/2026.11.27/"
+    assert nearest(*sets, "--plan", *at) == 0
 
 
 def test_a_plan_knows_where_the_points_lie(tmp_path):
@@ -354,6 +357,8 @@ def test_a_result_that_cannot_be_there(files, tmp_path, capsys, server, target, 
         ("lake", "lake/out.parquet", True),
         ("lake", "lake/day=2/out.csv", True),
         ("lake", "link/out.parquet", True),
+        ("lake", "lake/away.parquet", True),
+        ("**/*.parquet", "out.parquet", True),
         ("link/", "lake/out.parquet", True),
         ("lake/*/*.parquet", "lake/day=2/../day=2/out.parquet", True),
         ("lake/**/*.parquet", "lake/out.parquet", True),
@@ -362,6 +367,8 @@ def test_a_result_that_cannot_be_there(files, tmp_path, capsys, server, target, 
         ("lake/day=1/pa??.parquet", "lake/day=1/pass.parquet", True),
         ("lake", "lake/_out.parquet", False),
         ("lake", "lakes/out.parquet", False),
+        ("lake", "into.parquet", False),
+        ("lake/*/part.parquet", "out.parquet", False),
         ("lake/day=1", "lake/day=2/out.parquet", False),
         ("lake/day=1/part.parquet", "lake/day=1/out.parquet", False),
         ("lake/*/*.parquet", "lake/out.parquet", False),
@@ -378,6 +385,9 @@ def test_no_result_lies_where_the_next_run_would_read_it(
         part.write_bytes((files / "observations.parquet").read_bytes())
     (tmp_path / "lakes").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "lake")
+    # Links to nothing: the folder that one is in has the result, which takes its place.
+    (tmp_path / "lake/away.parquet").symlink_to(tmp_path / "away.parquet")
+    (tmp_path / "into.parquet").symlink_to(tmp_path / "lake/into.parquet")
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     for own in (tmp_path / read, read):

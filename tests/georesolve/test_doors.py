@@ -349,6 +349,9 @@ def test_python_warns_of_whole_sets_that_lie_far_apart():
         assert [one.filename for one in warned] == [__file__]
     # Warnings are errors here: a few points, a part of a set, and what is trusted give none.
     georesolve.nearest((here[:11], here[:11]), far)
+    georesolve.nearest(near, ([70.0], [130.0]))
+    few = np.where(np.arange(40) < 11, here, np.nan)
+    georesolve.nearest((few, few), far, on_invalid="null")
     georesolve.nearest(near, far, first_row=0)
     georesolve.nearest(near, far, coordinates="trust")
     georesolve.nearest(near, near)
