@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +28,7 @@ from georesolve.workers.results.parts import (
     write_record,
 )
 from georesolve.workers.results.result import opened, provenance
-from georesolve.workers.results.splice import Splice, encode
+from georesolve.workers.results.splice import Encoded, Splice, encode
 from georesolve.workers.searches.carried import Reader, carried, reader
 from georesolve.workers.searches.matches import FILTERED, STATUSES
 from georesolve.workers.searches.questions import MADE_PAIRS, Within
@@ -206,8 +206,8 @@ def write_part(chunk: Chunk, told: Told, job: Job) -> bool:
         else:
             own, at_once = chunk.cut(rows_a_group(job)), groups_at_once(job)
             parts = (own[at : at + at_once] for at in range(0, len(own), at_once))
-            carrying = partial(_carrying, job, chunk, told.tables[0], reader(job, chunk))
-            encoded = side_by_side(lambda part: encode(carrying(part)), parts, encoders())
+            carrying = partial(_encode, job, chunk, told.tables[0], reader(job, chunk))
+            encoded = side_by_side(carrying, parts, encoders())
         # Closed in any case: what encodes would go on, for nobody, while an error is held.
         with closing(encoded):
             for one in encoded:
@@ -236,9 +236,15 @@ def write_part(chunk: Chunk, told: Told, job: Job) -> bool:
     return True
 
 
+def _encode(job: Job, chunk: Chunk, rows: pa.Table, read: Reader, groups: list[Chunk]) -> Encoded:
+    # Closed in any case: others wait for what it holds, and an error may be kept.
+    with closing(_carrying(job, chunk, rows, read, groups)) as tables:
+        return encode(tables)
+
+
 def _carrying(
     job: Job, chunk: Chunk, rows: pa.Table, read: Reader, groups: list[Chunk]
-) -> Iterator[pa.Table]:
+) -> Generator[pa.Table]:
     ranks = job.options.ranks
     for group in groups:
         own = rows.slice((group.start - chunk.start) * ranks, (group.stop - group.start) * ranks)

@@ -26,6 +26,7 @@ from georesolve.workers.pipeline import JobCancelled, run
 from georesolve.workers.plan import Chunk
 from georesolve.workers.results.manifest import open_matches
 from georesolve.workers.results.parts import part_name, record_name
+from georesolve.workers.searches import carried
 from georesolve.workers.searches.matches import STATUSES
 from georesolve.workers.sets.datasets import Dataset, streamed
 from georesolve.workers.settings import ClusterSettings
@@ -684,6 +685,22 @@ def test_what_is_too_wide_fails_before_it_takes_memory(cluster, make_job):
     with pytest.raises(CarriedTooLong, match=r"widest row of the references has 19200004 .* an id"):
         run(cluster, job, ignore, never)
     assert not job.folder.exists()
+
+
+def test_an_error_that_is_kept_holds_up_no_large_row_group(tmp_path, monkeypatch):
+    dataset = store_points(points(2, 1, text=["a", "b"]), tmp_path / "points.parquet")
+    job = Job("job", tmp_path, dataset, dataset, MatchOptions(observation_columns=("text",)))
+    rows = pa.table({"observation": [0, 1], "reference": [0, 1]})
+    of_groups = iter([{"id": [1], "text": ["a"]}, {"id": [2], "text": [2]}])
+    monkeypatch.setattr(carried, "_LARGE_BYTES", -1)
+
+    def read(own):
+        return pa.table(next(of_groups))
+
+    with pytest.raises(ValueError, match="schema does not match") as kept:
+        partitions._encode(job, Chunk(0, 2), rows, read, [Chunk(0, 1), Chunk(1, 2)])
+    assert kept.tb
+    assert not carried._making_large.locked()
 
 
 def test_a_column_that_no_worker_can_hold_fails_its_job(cluster, make_job):
