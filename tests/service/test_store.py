@@ -5,6 +5,7 @@ import contextlib
 import copy
 import gc
 import signal
+import sqlite3
 import sys
 import threading
 import time
@@ -165,6 +166,21 @@ def test_processes_that_migrate_at_the_same_time_wait_for_each_other(tmp_path, d
     assert [one.wait(100) for one in making] == [0, 0]
     with closing(Store(tmp_path, database_url)) as store:
         assert {key.name for key in store.keys.all()} == names
+
+
+def test_a_database_that_another_holds_is_told_of(tmp_path, monkeypatch):
+    open_database(tmp_path).dispose()
+
+    def impatient(connection, record):
+        connection.execute("PRAGMA busy_timeout=10")
+
+    monkeypatch.setattr("georesolve.service.store.engine._make_durable", impatient)
+    with closing(sqlite3.connect(tmp_path / "georesolve.sqlite")) as other:
+        other.execute("UPDATE alembic_version SET version_num = '0001'")
+        other.commit()
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(CannotStart, match="cannot be opened: database is locked"):
+            open_database(tmp_path)
 
 
 def test_a_user_of_postgres_who_may_make_no_tables_is_told(tmp_path, postgres):

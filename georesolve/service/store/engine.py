@@ -154,9 +154,12 @@ def _postgres(url: str) -> sa.Engine:
         ) from error
 
 
-def _connected(engine: sa.Engine) -> sa.Connection:
+def _connected(engine: sa.Engine, lock: sa.Executable | None = None) -> sa.Connection:
     try:
-        return engine.connect()
+        connection = engine.connect()
+        if lock is not None:
+            connection.execute(lock)
+        return connection
     except sa.exc.DatabaseError as error:
         raise errors.CannotStart(f"the database cannot be opened: {_reason_of(error)}") from error
 
@@ -177,11 +180,9 @@ def _migrate(engine: sa.Engine) -> None:
 
     config = Config()
     config.set_main_option("script_location", "georesolve.service.store:migrations")
-    with _connected(engine) as connection:
-        if engine.dialect.name == "sqlite":
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
-        else:
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+    is_sqlite = engine.dialect.name == "sqlite"
+    of_postgres = sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK))
+    with _connected(engine, sa.text("BEGIN IMMEDIATE") if is_sqlite else of_postgres) as connection:
         config.attributes["connection"] = connection
         version = _version_of(connection)
         try:
