@@ -12,7 +12,7 @@ from georesolve.workers.machine.logs import LogFormat
 
 def _is_scheduler(given: str) -> str:
     # It is connected to again and again, and what is no address never answers.
-    if not re.fullmatch(r"((tcp|tls|ucx|wss?)://)?[^/\s]+:\d+", given):
+    if not re.fullmatch(r"((tcp|tls|ucxx?|wss?)://)?([^][:/\s]+|\[[^][/\s]+\]):\d+", given):
         raise ValueError(
             "a scheduler has an address of host and port, such as tcp://host:8786 or "
             "tls://host:8786: give one of these"

@@ -18,6 +18,7 @@ from georesolve.service.store.listing import JobQuery
 from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.store import Store
 from georesolve.workers.jobs import MatchOptions
+from georesolve.workers.settings import ClusterSettings
 from tests.conftest import (
     NO_CLUSTER,
     ROOT,
@@ -339,6 +340,8 @@ def test_the_service_process_loads_no_gpu_library():
         (["--dashboard-address", ":8787"], "knows no passwords"),
         (["--scheduler", "scheduler"], "--scheduler is 'scheduler': a scheduler has an address"),
         (["--scheduler", "http://scheduler:8786"], "such as tcp://host:8786 or tls://host:8786"),
+        (["--scheduler", "::1"], "--scheduler is '::1': a scheduler has an address"),
+        (["--scheduler", "inproc://10.0.0.1/7/1"], "is 'inproc://10.0.0.1/7/1': a scheduler has"),
         (["--port", "70000"], "--port is '70000': Input should be less than or equal to 65535"),
     ],
 )
@@ -347,6 +350,11 @@ def test_bad_settings_end_at_once(flags, message, capsys):
 
     assert main(["serve", *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("address", ["node:8786", "tls://[::1]:8786", "ucxx://10.0.0.1:8786"])
+def test_addresses_that_schedulers_give_are_taken(address):
+    assert ClusterSettings(scheduler=address).scheduler == address
 
 
 def test_settings_from_the_environment(monkeypatch):
