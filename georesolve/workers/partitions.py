@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numba
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -204,7 +205,8 @@ def write_part(chunk: Chunk, told: Told, job: Job) -> bool:
         if job.options.has_pairs:
             encoded = side_by_side(lambda table: encode([table]), told.tables, encoders())
         else:
-            own, at_once = chunk.cut(rows_a_group(job)), groups_at_once(job)
+            own = chunk.cut(rows_a_group(job))
+            at_once = groups_at_once(job, numba.config.NUMBA_NUM_THREADS)
             parts = (own[at : at + at_once] for at in range(0, len(own), at_once))
             carrying = partial(_encode, job, chunk, told.tables[0], reader(job, chunk))
             encoded = side_by_side(carrying, parts, encoders())

@@ -117,10 +117,15 @@ def rows_a_group(job: Job) -> int:
     return size
 
 
-def groups_at_once(job: Job) -> int:
-    """Row groups that a thread encodes in turn, to share what it does in Python for each file."""
-    size = carried_bytes(rows_a_group(job), job.options.ranks, widths(job))
-    return max(1, min(_GROUPS_AT_ONCE, _AT_ONCE_BYTES // max(1, size)))
+def groups_at_once(job: Job, n_threads: int) -> int:
+    """Row groups that a thread encodes in turn, to share what it does in Python for each file.
+
+    Fewer where a job is small: each thread has some to encode.
+    """
+    each = rows_a_group(job)
+    size = carried_bytes(each, job.options.ranks, widths(job))
+    bounds = _AT_ONCE_BYTES // max(1, size), job.observations.rows // each // n_threads
+    return max(1, min(_GROUPS_AT_ONCE, *bounds))
 
 
 def is_edge(job: Job, row: int) -> bool:

@@ -2,17 +2,18 @@
 
 import itertools
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from georesolve.workers.estimate import Pace, estimate, size_of_rows
-from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.plan import Chunk, chunks, next_run
+from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.plan import RESULT_ROW_GROUP, Chunk, chunks, groups_at_once, next_run
 from georesolve.workers.rates import rows_a_second, takes_long
 from georesolve.workers.sets.datasets import ROW_GROUP
-from tests.conftest import wait_until
+from tests.conftest import points, store_points, wait_until
 from tests.workers.test_pace import capacity_of
 
 
@@ -98,3 +99,11 @@ def test_chunks_that_take_little_are_taken_in_runs():
     assert sizes[1:] == sorted(sizes[1:], reverse=True)
     assert sizes[-8:] == [1] * 8, "every worker is busy to the end"
     assert len(next_run(plan, 2, 0.6)) == 1
+
+
+@pytest.mark.parametrize(("n_groups", "at_once"), [(1, 1), (8, 1), (32, 2), (512, 4)])
+def test_each_thread_has_row_groups_to_encode(tmp_path, n_groups, at_once):
+    references = store_points(points(1, 1), tmp_path / "points.parquet")
+    observations = replace(references, rows=n_groups * RESULT_ROW_GROUP)
+    job = Job("job", tmp_path, observations, references, MatchOptions())
+    assert groups_at_once(job, 16) == at_once
