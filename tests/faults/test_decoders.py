@@ -33,7 +33,7 @@ def test_a_service_that_ends_waits_for_no_file(tmp_path):
 
 
 def test_a_server_of_decoders_that_hangs_is_replaced(tmp_path):
-    flags = [*NO_CLUSTER, "--decode-seconds", "8"]
+    flags = [*NO_CLUSTER, "--decode-seconds", "20"]
     with running_service(tmp_path / "data", *flags, ready=False) as client:
 
         def post(row):
@@ -49,7 +49,7 @@ def test_a_server_of_decoders_that_hangs_is_replaced(tmp_path):
         assert time.monotonic() - start < 60
         if answer.status_code != 201:
             assert answer.status_code == 503
-            assert "started within the 8 s that were left" in answer.json()["detail"]
+            assert "started within the 20 s that were left" in answer.json()["detail"]
         wait_until(lambda: post(3).status_code in (200, 201))
         assert not server.is_running()
 
