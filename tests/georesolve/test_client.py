@@ -333,7 +333,8 @@ job.wait()
 
 def test_ctrl_c_dismisses_the_job(address, service, long_job, tmp_path):
     observations, references, _ = long_job
-    pq.write_table(observations, tmp_path / "o.parquet")
+    # On a quiet machine it would end within two seconds, before it is interrupted on a busy one.
+    pq.write_table(pa.concat_tables([observations] * 5), tmp_path / "o.parquet")
     pq.write_table(references, tmp_path / "r.parquet")
     command = [sys.executable, "-c", INTERRUPTED, address, tmp_path]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
