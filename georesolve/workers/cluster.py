@@ -193,9 +193,13 @@ def _local_cluster(settings: ClusterSettings) -> Iterator[LocalCluster]:
                 cluster = LocalCluster(n_workers=n_workers, **common)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        with cluster:
+        try:
             _guard_dashboard(cluster.scheduler, settings.dashboard_address)
             yield cluster
+        finally:
+            # A killed process has a second to be gone, for which a busy machine may take longer.
+            with contextlib.suppress(TimeoutError):
+                cluster.close()
 
 
 def _guard_dashboard(scheduler: Scheduler, address: str) -> None:
