@@ -553,6 +553,9 @@ def test_rows_that_were_kept_without_coordinates_are_kept_on_the_other_earth(pag
     expect(put(page, "References", "points.csv", POINTS)).to_contain_text("extent")
     page.get_by_role("button", name="Match").click()
     page.wait_for_url(re.compile(r"\?job="))
+    # What comes above later would move the button away below the pointer.
+    expect(page.get_by_text("in and around this view")).to_be_visible()
+    expect(page.get_by_role("region", name="first rows of the result")).to_be_visible()
     page.get_by_text("The same on the ellipsoid").click()
     page.get_by_role("button", name="List what differs").click()
     expect(page.get_by_text("0 of 2 observations have another nearest")).to_be_visible()
