@@ -59,7 +59,7 @@ from georesolve.kernels.query import MAX_K, Degrees, Found, Pairs, Query, Within
 from georesolve.kernels.sizes_cuda import WARP, level_sizes
 from georesolve.kernels.tree_cuda import SAMPLE
 from georesolve.kernels.walk_cuda import launch_walk
-from georesolve.kernels.warp_cuda import ballot, first_lane, implements, without_first
+from georesolve.kernels.warp_cuda import ALL_LANES, ballot, first_lane, implements, without_first
 from georesolve.kernels.ways import walk
 from georesolve.kernels.within_cuda import count_seen, pairs_seen
 
@@ -301,17 +301,30 @@ def find_parts(  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(cache=True)
-def find_widths(group, least, greatest, earliest, latest, widths):  # type: ignore[no-untyped-def]
+def find_widths(  # type: ignore[no-untyped-def]
+    group, least, greatest, earliest, latest, widths, extremes
+):
     """Write how wide each window is that references may be in, of all others -1.
 
     Of each as much as lies between the earliest and the latest, and no more than 63 bits hold.
+    `extremes`, which holds 0, becomes one more than the widest, and 2^63 less the narrowest.
     """
+    widest, narrowest = int64(-1), int64(GREATEST)
     for i in range(cuda.grid(1), widths.size, cuda.gridsize(1)):
         first, last = max(least[i], earliest), min(greatest[i], latest)
         width = int64(-1)
         if group[i] >= 0 and first <= last:
             width = int64(min(uint64(last) - uint64(first), uint64(GREATEST)))
+            narrowest = min(narrowest, width)
         widths[i] = width
+        widest = max(widest, width)
+    cuda.syncwarp()
+    for step in (16, 8, 4, 2, 1):
+        widest = max(widest, cuda.shfl_xor_sync(ALL_LANES, widest, step))
+        narrowest = min(narrowest, cuda.shfl_xor_sync(ALL_LANES, narrowest, step))
+    if cuda.threadIdx.x % WARP == 0 and widest >= 0:
+        cuda.atomic.max(extremes, 0, uint64(widest) + uint64(1))
+        cuda.atomic.max(extremes, 1, uint64(1 << 63) - uint64(narrowest))
 
 
 @cuda.jit(cache=True)
@@ -453,11 +466,13 @@ def _contiguous(filters: Filters) -> Filters:
 
 
 def _taken(
-    index: FilteredIndex, observations: Degrees, filters: Filters, chord2: float, width: int, n: int
-) -> tuple[cp.ndarray, cp.ndarray, ReferenceIndex, OfGroup | InPart]:
+    index: FilteredIndex, observations: Degrees, box: cp.ndarray, filters: Filters, chord2: float,
+    width: int, n: int,
+) -> tuple[cp.ndarray, cp.ndarray, ReferenceIndex, OfGroup | InPart]:  # fmt: skip
     """What walks take for n windows up to so wide; references are no farther than a squared chord.
 
-    Rows of observations, sorted, their unit vectors by row, the index, and the filters.
+    Rows of observations, sorted over their box, their unit vectors by row, the index, and the
+    filters.
     """
     group = filters.group
     if not index.time.size:
@@ -467,21 +482,22 @@ def _taken(
         parts = forest.n_parts, forest.length, forest.shift
         group = _codes(index, filters, filters.least, filters.greatest, *parts)
     by = group, index.n_groups * forest.n_parts
-    rows, vectors, _ = order(observations, extent(observations, SAMPLE), parts=by)
+    rows, vectors, _ = order(observations, box, parts=by)
     filtering = _filtering(index, filters._replace(group=group), chord2, *forest[5:8])
     tree = Tree(forest.points, forest.corners, forest.boxes, forest.starts, forest.box, fine=False)
     plain = ReferenceIndex(index.vectors, tree)
     return rows, vectors, plain, filtering
 
 
-def _widths(index: FilteredIndex, filters: Filters) -> cp.ndarray:
-    """How wide windows are; of those in which no reference may be, -1."""
+def _widths(index: FilteredIndex, filters: Filters) -> tuple[cp.ndarray, int, int]:
+    """How wide windows are, the narrowest and the widest: -1 where no reference may be."""
     import cupy as cp
 
-    widths = cp.full(filters.group.size, -1, cp.int64)
+    widths, extremes = cp.empty(filters.group.size, cp.int64), cp.zeros(2, cp.uint64)
     if index.span is not None:
-        stride(find_widths, widths.size, *filters[:3], *index.span, widths)
-    return widths
+        stride(find_widths, widths.size, *filters[:3], *index.span, widths, extremes)
+    widest, narrowest = extremes.tolist()
+    return widths, (1 << 63) - narrowest, widest - 1
 
 
 def _by_width(index: FilteredIndex, filters: Filters) -> Iterator[tuple[int, int, Filters]]:
@@ -491,27 +507,27 @@ def _by_width(index: FilteredIndex, filters: Filters) -> Iterator[tuple[int, int
     """
     import cupy as cp
 
-    left = filters.group.size
+    n = left = filters.group.size
     if not index.time.size:
         yield 0, left, filters
         return
-    widths = _widths(index, filters)
     while True:
-        extremes = widths.max(), widths.view(cp.uint64).min().view(cp.int64)
-        widest, narrowest = cp.stack(extremes).tolist()
+        widths, narrowest, widest = _widths(index, filters)
         if widest < 0:
             return
         least = widest // _NARROW
-        narrow = int((widths.view(cp.uint64) < least).sum()) if narrowest < least else 0
+        narrow = 0
+        if narrowest < least:
+            narrow = int((widths.view(cp.uint64) < least).sum())
         if narrow * WARP**2 <= index.n_references:
             # A few cost less among wider ones than trees of their own do.
             least, narrow = 0, 0
-        if left - narrow == widths.size:
+        if left - narrow == n:
             yield widest, left, filters
             return
         now = widths >= least
         yield widest, left - narrow, filters._replace(group=cp.where(now, filters.group, -1))
-        widths[now] = -1
+        filters = filters._replace(group=cp.where(now, -1, filters.group))
         left = narrow
 
 
@@ -536,8 +552,12 @@ def search(
         _rank(index, observations, query, filters, chord2, brute, found)
         return found
     packets = walk("cuda", n, index.n_references, query).search == "packets"
+    # First, for the device to have work while widths are waited for.
+    box = extent(observations, SAMPLE)
     for turn, (width, some, asked) in enumerate(_by_width(index, filters)):
-        rows, vectors, plain, filtering = _taken(index, observations, asked, chord2, width, some)
+        rows, vectors, plain, filtering = _taken(
+            index, observations, box, asked, chord2, width, some
+        )
         if not len(plain.tree.points):
             break
         into = Found(*map(cp.empty_like, found)) if turn else found
@@ -591,9 +611,12 @@ def _seen(
         by_row = index.group, cp.empty((2, 0), cp.int32), index.time
         seen = unit_vectors(*observations).ravel(), 1, n, n, rows, 0
         return index, seen, _filtering(index, filters, math.inf, *by_row)
-    width = int(_widths(index, filters).max()) if n and index.time.size else 0
+    box = extent(observations, SAMPLE)
+    width = _widths(index, filters)[2] if n and index.time.size else 0
     if n and width >= 0:
-        rows, vectors, plain, filtering = _taken(index, observations, filters, math.inf, width, n)
+        rows, vectors, plain, filtering = _taken(
+            index, observations, box, filters, math.inf, width, n
+        )
         if len(plain.tree.points):
             return plain, (vectors.ravel(), 4, 1, n, rows, WARP), filtering
     return ReferenceIndex(index.vectors[:, :0], None), (rows, 0, 0, n, rows, 0), EVERYTHING

@@ -113,7 +113,11 @@ class FilteredIndex(ReferenceIndex):
         least, greatest = filters.least, filters.greatest
         if least is None or greatest is None or self.span is None or not least.size:
             return False
-        return bool(least.max() > self.span[0] or greatest.min() < self.span[1])
+        # Mostly the first one tells.
+        return any(
+            bool(least[some].max() > self.span[0] or greatest[some].min() < self.span[1])
+            for some in (slice(1), slice(None))
+        )
 
 
 def build_filtered_index(
