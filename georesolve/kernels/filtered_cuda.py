@@ -307,16 +307,18 @@ def find_widths(  # type: ignore[no-untyped-def]
     """Write how wide each window is that references may be in, of all others -1.
 
     Of each as much as lies between the earliest and the latest, and no more than 63 bits hold.
-    `extremes`, which holds 0, becomes one more than the widest, and 2^63 less the narrowest.
+    `extremes`, which holds 0, becomes one more than the widest, and 2^63 less the narrowest; where
+    `widths` are empty these are all that is written.
     """
     widest, narrowest = int64(-1), int64(GREATEST)
-    for i in range(cuda.grid(1), widths.size, cuda.gridsize(1)):
+    for i in range(cuda.grid(1), group.size, cuda.gridsize(1)):
         first, last = max(least[i], earliest), min(greatest[i], latest)
         width = int64(-1)
         if group[i] >= 0 and first <= last:
             width = int64(min(uint64(last) - uint64(first), uint64(GREATEST)))
             narrowest = min(narrowest, width)
-        widths[i] = width
+        if widths.size > 0:
+            widths[i] = width
         widest = max(widest, width)
     cuda.syncwarp()
     for step in (16, 8, 4, 2, 1):
@@ -489,15 +491,19 @@ def _taken(
     return rows, vectors, plain, filtering
 
 
-def _widths(index: FilteredIndex, filters: Filters) -> tuple[cp.ndarray, int, int]:
-    """How wide windows are, the narrowest and the widest: -1 where no reference may be."""
+def _widths(index: FilteredIndex, filters: Filters, widths: cp.ndarray) -> tuple[int, int]:
+    """The narrowest and the widest window, -1 where no reference may be; writes how wide all are.
+
+    Unless these are empty.
+    """
     import cupy as cp
 
-    widths, extremes = cp.empty(filters.group.size, cp.int64), cp.zeros(2, cp.uint64)
+    extremes = cp.zeros(2, cp.uint64)
     if index.span is not None:
-        stride(find_widths, widths.size, *filters[:3], *index.span, widths, extremes)
+        n = filters.group.size
+        stride(find_widths, n, *filters[:3], *index.span, widths, extremes)
     widest, narrowest = extremes.tolist()
-    return widths, (1 << 63) - narrowest, widest - 1
+    return (1 << 63) - narrowest, widest - 1
 
 
 def _by_width(index: FilteredIndex, filters: Filters) -> Iterator[tuple[int, int, Filters]]:
@@ -507,27 +513,26 @@ def _by_width(index: FilteredIndex, filters: Filters) -> Iterator[tuple[int, int
     """
     import cupy as cp
 
-    n = left = filters.group.size
+    left = filters.group.size
     if not index.time.size:
         yield 0, left, filters
         return
     while True:
-        widths, narrowest, widest = _widths(index, filters)
+        narrowest, widest = _widths(index, filters, cp.empty(0, cp.int64))
         if widest < 0:
             return
-        least = widest // _NARROW
-        narrow = 0
+        least, narrow = widest // _NARROW, 0
         if narrowest < least:
+            widths = cp.empty(filters.group.size, cp.int64)
+            _widths(index, filters, widths)
             narrow = int((widths.view(cp.uint64) < least).sum())
         if narrow * WARP**2 <= index.n_references:
             # A few cost less among wider ones than trees of their own do.
-            least, narrow = 0, 0
-        if left - narrow == n:
             yield widest, left, filters
             return
         now = widths >= least
         yield widest, left - narrow, filters._replace(group=cp.where(now, filters.group, -1))
-        filters = filters._replace(group=cp.where(now, -1, filters.group))
+        filters = filters._replace(group=cp.where(~now, filters.group, -1))
         left = narrow
 
 
@@ -544,43 +549,49 @@ def search(
     import cupy as cp
 
     n = observations.lat_deg.size
-    found = Found(cp.full((n, query.k), -1, cp.int64), cp.full((n, query.k), math.inf))
-    if not n:
-        return found
     filters = _contiguous(filters)
-    if brute or filters.by_time:
-        _rank(index, observations, query, filters, chord2, brute, found)
-        return found
+    if brute or filters.by_time or not n:
+        return _rank(index, observations, query, filters, chord2, brute)
     packets = walk("cuda", n, index.n_references, query).search == "packets"
     # First, for the device to have work while widths are waited for.
     box = extent(observations, SAMPLE)
-    for turn, (width, some, asked) in enumerate(_by_width(index, filters)):
+    found: Found | None = None
+    for width, some, asked in _by_width(index, filters):
         rows, vectors, plain, filtering = _taken(
             index, observations, box, asked, chord2, width, some
         )
         if not len(plain.tree.points):
             break
-        into = Found(*map(cp.empty_like, found)) if turn else found
+        into = Found(cp.empty((n, query.k), cp.int64), cp.empty((n, query.k)))
         launch_walk(
             plain, vectors, query, into, rows=rows, width=WARP if packets else 1, filters=filtering
         )
-        if turn:
-            now = (asked.group >= 0)[:, None]
-            for new, old in zip(into, found, strict=True):
-                cp.copyto(old, new, where=now)
-    return found
+        if found is None:
+            found = into
+            continue
+        now = (asked.group >= 0)[:, None]
+        for new, old in zip(into, found, strict=True):
+            cp.copyto(old, new, where=now)
+    return found or _nothing(n, query)
+
+
+def _nothing(n: int, query: Query) -> Found:
+    import cupy as cp
+
+    return Found(cp.full((n, query.k), -1, cp.int64), cp.full((n, query.k), math.inf))
 
 
 def _rank(
     index: FilteredIndex, observations: Degrees, query: Query, filters: Filters, chord2: float,
-    brute: bool, found: Found,
-) -> None:  # fmt: skip
+    brute: bool,
+) -> Found:  # fmt: skip
     """Look for each observation by itself, by time apart or by brute force."""
     import cupy as cp
 
-    forest = index.tree
-    if not len(forest.points):
-        return
+    forest, n = index.tree, observations.lat_deg.size
+    found = _nothing(n, query)
+    if not n or not len(forest.points):
+        return found
     codes, time = filters.group, cp.empty(0, cp.int64)
     filtering = _filtering(index, filters, chord2, *forest[5:8])
     if filters.by_time:
@@ -596,6 +607,7 @@ def _rank(
         forest.points, forest.boxes, forest.starts, forest.box, forest.spans, vectors, rows, time,
         brute, query.k, query.exclude_self, query.first_row, *found, filtering,
     )  # fmt: skip
+    return found
 
 
 def _seen(
@@ -612,7 +624,9 @@ def _seen(
         seen = unit_vectors(*observations).ravel(), 1, n, n, rows, 0
         return index, seen, _filtering(index, filters, math.inf, *by_row)
     box = extent(observations, SAMPLE)
-    width = _widths(index, filters)[2] if n and index.time.size else 0
+    width = 0
+    if n and index.time.size:
+        _, width = _widths(index, filters, rows)
     if n and width >= 0:
         rows, vectors, plain, filtering = _taken(
             index, observations, box, filters, math.inf, width, n

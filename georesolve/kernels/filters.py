@@ -114,10 +114,9 @@ class FilteredIndex(ReferenceIndex):
         if least is None or greatest is None or self.span is None or not least.size:
             return False
         # Mostly the first one tells.
-        return any(
-            bool(least[some].max() > self.span[0] or greatest[some].min() < self.span[1])
-            for some in (slice(1), slice(None))
-        )
+        if int(least[0]) > self.span[0] or int(greatest[0]) < self.span[1]:
+            return True
+        return bool(least.max() > self.span[0] or greatest.min() < self.span[1])
 
 
 def build_filtered_index(
