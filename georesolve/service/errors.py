@@ -127,11 +127,19 @@ def problem_of(refused: intake.Refused) -> Problem:
 def invalid_request(errors: Sequence[Any]) -> Problem:
     """The problem of what pydantic found wrong with a request."""
     places = [
-        {"detail": error["msg"], "pointer": "".join(f"/{step(part)}" for part in error["loc"])}
+        {"detail": _said(error), "pointer": "".join(f"/{step(part)}" for part in error["loc"])}
         for error in errors[:_ERRORS_SHOWN]
     ]
     # The pointer to the whole is empty.
     return InvalidRequest(f"{places[0]['pointer'] or 'the body'}: {places[0]['detail']}", places)
+
+
+def _said(error: Any) -> str:
+    """What pydantic says is wrong, and the number or text that was given."""
+    given = error.get("input")
+    if error["msg"].startswith("Input should") and isinstance(given, str | float | int):
+        return f"{error['msg']}, got {repr(given)[:80]}"
+    return str(error["msg"])
 
 
 def misplaced(pointer: str, detail: str) -> Problem:

@@ -152,6 +152,7 @@ def test_a_stream_of_observations(service):
     for query, message in (
         ({}, "/references: Field required"),
         ({"references": "none"}, "neither a file nor 'dataset:<id>'"),
+        ({"references": "sites"}, "write 'dataset:sites' if it is a registered dataset"),
         ({**options, "k": 65}, "/query/k: "),
     ):
         headers = {"Content-Type": ARROW}

@@ -144,7 +144,7 @@ def parameters_of(
         made.in_query = in_query
         return made
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False)
+        found = error.errors(include_url=False)
         for one in found:
             if one["loc"] and one["loc"][0] in in_query:
                 one["loc"] = ("query", *one["loc"])

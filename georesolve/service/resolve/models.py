@@ -179,7 +179,11 @@ def _named(text: str, steps: tuple[str, ...]) -> PointSource:
     if is_href(text):
         return SourceReference.model_construct(href=text.strip())
     raise _error(
-        steps, "{text} is neither a file nor 'dataset:<id>' or an address", text=repr(text[:80])
+        steps,
+        "{text} is neither a file nor 'dataset:<id>' or an address: write {example} if it is a "
+        "registered dataset",
+        text=repr(text[:80]),
+        example=repr(f"dataset:{text.strip()[:80]}"),
     )
 
 
