@@ -210,7 +210,7 @@ def test_a_set_against_itself_by_group():
         ({"rank_by": "time"}, "are for times"),
         ({"max_time": "1h"}, "are for times"),
         ({"observation_time": "t", "max_time": "1h"}, "time is of both sets"),
-        ({"time": "country", "max_time": "1h"}, "time takes timestamps"),
+        ({"time": "country", "max_time": "1h"}, "in CSV and JSON times are text"),
         ({"time": "t", "max_time": "soon"}, "such as '15min'"),
         ({"time": "t", "max_time": ["1h"]}, "a timedelta, or a number"),
         ({"time": "t", "max_time": 5}, "a number is for times that are numbers"),

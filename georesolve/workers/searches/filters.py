@@ -20,7 +20,7 @@ from georesolve.workers.sets.refusals import InvalidInput, InvalidOption
 MISSING, ELSEWHERE = -1, -2
 """Groups of an observation without a value, and of one with values that no reference has."""
 _GROUPS = "text, whole numbers, booleans, dates, or categories of these"
-_TIMES = "timestamps, dates or whole numbers"
+_TIMES = "timestamps, dates or whole numbers (in CSV and JSON times are text: take Parquet)"
 _USUAL_SHARE = 1 / 128
 """Of all time, what an observation asks for where nobody says it."""
 
