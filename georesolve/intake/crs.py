@@ -58,47 +58,36 @@ def with_degrees(
 ) -> tuple[Iterator[pa.RecordBatch], Columns]:
     """Batches with longitudes and latitudes behind what they have, and the columns they are then.
 
-    Where the CRS of the reading has them already, both stay as they are.
+    Where the CRS of the reading has them already, both stay as they are. A table that has degrees,
+    where they are to be metres, is refused unless they are trusted.
     """
     if (transformer := degrees_from(reading.crs, file)) is None:
         return batches, columns
-    added = unlike(names, ("lon", "lat"), "degrees_")
-    checks = reading.coordinates == "check"
-    moved = _add_degrees(batches, columns, added, transformer, file, checks=checks)
-    return moved, columns._replace(lon=added[0], lat=added[1])
+    lon, lat = unlike(names, ("lon", "lat"), "degrees_")
 
+    def moved() -> Iterator[pa.RecordBatch]:
+        named = transformer.source_crs
+        rows, may_be_degrees = 0, reading.coordinates == "check" and named.is_projected
+        for batch in batches:
+            x, y = (degrees(batch[name]) for name in (columns.lon, columns.lat))
+            if may_be_degrees:
+                some = np.isfinite(x) & np.isfinite(y) & ((x != 0) | (y != 0))
+                rows += int(np.count_nonzero(some))
+                may_be_degrees = (abs(x[some]) <= 360).all() and (abs(y[some]) <= 90).all()
+            for name, axis in zip((lon, lat), transformer.transform(x, y), strict=True):
+                # Where the CRS does not reach, PROJ gives infinity: such a row is invalid.
+                valid = pa.array(np.where(np.isfinite(axis), axis, np.nan))
+                batch = batch.append_column(name, valid)
+            yield batch
+        if may_be_degrees and rows > 1:
+            raise wrong(
+                file,
+                "degrees, where a projected CRS is named",
+                f"all of {rows} rows look like degrees, and the CRS that is named, "
+                f"{named.name[:80]!r}, is projected: where it is that of the other table, name it "
+                "with observation_crs or reference_crs; or, if they are in it, send the option "
+                "coordinates=trust",
+                column=columns.lat,
+            )
 
-def _add_degrees(
-    batches: Iterator[pa.RecordBatch],
-    columns: Columns,
-    names: tuple[str, ...],
-    transformer: Any,
-    file: str,
-    *,
-    checks: bool,
-) -> Iterator[pa.RecordBatch]:
-    """Append longitudes and latitudes to batches whose columns have other coordinates.
-
-    With `checks` a table that has degrees, where they are to be metres, is refused.
-    """
-    rows, may_be_degrees = 0, checks and transformer.source_crs.is_projected
-    for batch in batches:
-        x, y = (degrees(batch[name]) for name in (columns.lon, columns.lat))
-        if may_be_degrees:
-            some = np.isfinite(x) & np.isfinite(y) & ((x != 0) | (y != 0))
-            rows += int(np.count_nonzero(some))
-            may_be_degrees = (abs(x[some]) <= 360).all() and (abs(y[some]) <= 90).all()
-        for name, moved in zip(names, transformer.transform(x, y), strict=True):
-            # Where the CRS does not reach, PROJ gives infinity: such a row is invalid.
-            batch = batch.append_column(name, pa.array(np.where(np.isfinite(moved), moved, np.nan)))
-        yield batch
-    if may_be_degrees and rows > 1:
-        raise wrong(
-            file,
-            "degrees, where a projected CRS is named",
-            f"all of {rows} rows look like degrees, and the CRS that is named, "
-            f"{transformer.source_crs.name[:80]!r}, is projected: where it is that of the other "
-            "table, name it with observation_crs or reference_crs; or, if they are in it, send the "
-            "option coordinates=trust",
-            column=columns.lat,
-        )
+    return moved(), columns._replace(lon=lon, lat=lat)

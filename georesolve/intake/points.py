@@ -29,7 +29,7 @@ from georesolve.intake.plausibility import Findings
 from georesolve.intake.sources import Table
 from georesolve.workers.searches.numbers import check_numeric, degrees
 from georesolve.workers.sets.datasets import Dataset, PointSet, geo, write_dataset
-from georesolve.workers.sets.evidence import Evidence, slices
+from georesolve.workers.sets.evidence import Evidence
 
 if TYPE_CHECKING:
     from georesolve.kernels import Shapes
@@ -156,9 +156,7 @@ class PointTable:
                     for array, field in zip(batch.columns, self.schema, strict=True)
                 ]
                 batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-            lat, lon = (degrees(batch[name]) for name in self.columns[:2])
-            for rows in slices(batch.num_rows):
-                self.findings.evidence.add(lat[rows], lon[rows])
+            self.findings.evidence.add(*(degrees(batch[name]) for name in self.columns[:2]))
             yield batch
         if self.shapes is not None:
             self.findings.evidence.surround(self.shapes.ends)

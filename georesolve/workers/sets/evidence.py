@@ -5,7 +5,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -25,6 +25,7 @@ _GLOBE_SPAN = 1.5
 _PI = math.pi + 1e-6
 _FIRST_SHOWN = 10
 _AT_ONCE = 65_536
+"""Rows that stay in a processor's cache while they are looked at."""
 _NAMED_RADIANS = re.compile(r"(?:.*[^a-z])?rad(?:ians?)?", re.IGNORECASE)
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -146,7 +147,10 @@ class Evidence:
 
     def add(self, lat: Array, lon: Array) -> None:
         """Take the next rows; missing numbers are NaN."""
-        self.extend(Evidence.of_valid(lat, lon) or Evidence.of(lat, lon))
+        for start in range(0, lat.size, _AT_ONCE):
+            rows = slice(start, start + _AT_ONCE)
+            own = lat[rows], lon[rows]
+            self.extend(Evidence.of_valid(*own) or Evidence.of(*own))
 
     @classmethod
     def of(cls, lat: Array, lon: Array) -> Self:
@@ -244,7 +248,8 @@ class Evidence:
         lat_name, lon_name = names
         is_proven = not keeps_invalid or (self.rows > 1 and not self.valid)
         if is_proven and self.metres > 0 and self.metres >= _MOST * self.rows:
-            largest = self._largest()
+            low, high = self.bounds
+            largest = np.maximum(np.negative(low), high)
             # Whole numbers too large for metres: a power of ten makes degrees of them.
             if self.are_whole and (largest > _MOST_METRES).any():
                 scale = float(10.0 ** np.ceil(np.log10(largest / [90, 180])).max())
@@ -285,12 +290,6 @@ class Evidence:
         rows = self.rows if kind == "radians" else getattr(self, shown)
         return Verdict(kind, rows, self.seen, what, advice, *self.examples[shown])
 
-    def _largest(self) -> Array:
-        """The largest latitude and longitude, whatever their signs."""
-        low, high = self.bounds
-        largest: Array = np.maximum(np.negative(low), high)
-        return largest
-
     def _looks_like_radians(self, names: tuple[str, str]) -> bool:
         (south, west), (north, east) = self.bounds
         if not self.rows or max(-south, north) > _PI / 2 or max(-west, east) > _PI:
@@ -299,11 +298,6 @@ class Evidence:
             return True
         is_globe = min(-west, east) >= math.pi - _GLOBE_END and north - south >= _GLOBE_SPAN
         return self.rows >= _GLOBE_ROWS and is_globe
-
-
-def slices(rows: int) -> Iterator[slice]:
-    """So many rows at a time as stay in a processor's cache while they are looked at."""
-    return (slice(start, start + _AT_ONCE) for start in range(0, rows, _AT_ONCE))
 
 
 def _wider(one: _Bounds, other: _Bounds) -> _Bounds:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from georesolve.kernels.query import is_valid
-from georesolve.workers.sets.evidence import Evidence, are_degrees, slices
+from georesolve.workers.sets.evidence import Evidence, are_degrees
 from georesolve.workers.storage.https import HttpsFile
 from georesolve.workers.storage.objects import ObjectFile
 
@@ -56,11 +56,6 @@ class Stretch(NamedTuple):
     """What these have together."""
     doubles: frozenset[str]
     """Names of the columns of float64."""
-
-
-def repeated(value: str | int | None, is_whole: bool, n: int) -> pa.Array:
-    """A column of n rows of what a folder is named by, which is a whole number or a text."""
-    return pa.repeat(pa.scalar(value, pa.int64() if is_whole else pa.string()), n)
 
 
 _PLAIN = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
@@ -134,15 +129,15 @@ class SourceFiles:
                 batches = islice(parquet.iter_batches(rows, groups, own), len(groups))
                 table = pa.Table.from_batches(batches, table.schema).slice(0, rows)
         if table.num_rows != rows:
-            raise self._failed(file, "it has not as many rows as its footer says")
+            raise _failed(self.scheme, file, "it has not as many rows as its footer says")
         table = table.slice(start - first, stop - start)
         if self.are_mixed:
             table = table.cast(plainly(table.schema))
         values = dict(zip(kinds, file.partition, strict=True))
         for name in columns:
             if name in kinds:
-                column = repeated(values[name], kinds[name], table.num_rows)
-                table = table.append_column(name, column)
+                value = pa.scalar(values[name], pa.int64() if kinds[name] else pa.string())
+                table = table.append_column(name, pa.repeat(value, table.num_rows))
         for name in {self.lat, self.lon}.intersection(own):
             place = table.schema.names.index(name)
             numbers = pc.cast(table[name], pa.float64(), safe=False)
@@ -163,7 +158,8 @@ class SourceFiles:
             )
             row, begins = start + int(bad[0]), _known(self.scheme, file).begins
             group = bisect_right(begins, row) - 1
-            raise self._failed(
+            raise _failed(
+                self.scheme,
                 file,
                 f"row group {group}, row {row - begins[group]} of it (row {row} of the file) has "
                 f"{self.lat}={lat[bad[0]]}, {self.lon}={lon[bad[0]]}: allowed are latitudes "
@@ -174,9 +170,7 @@ class SourceFiles:
     def evidence(self, points: pa.Table) -> Evidence:
         """What coordinates say that were read: the rows were looked at by nobody before."""
         found = Evidence()
-        lat, lon = points[self.lat].to_numpy(), points[self.lon].to_numpy()
-        for rows in slices(points.num_rows):
-            found.add(lat[rows], lon[rows])
+        found.add(points[self.lat].to_numpy(), points[self.lon].to_numpy())
         return found
 
     def refuse_implausible(self, evidence: Evidence, start: int = 0) -> None:
@@ -195,9 +189,6 @@ class SourceFiles:
 
             raise SourceFailed(f"{self.href}: {found.told(names, where)}")
 
-    def _failed(self, file: SourceFile, why: str) -> SourceFailed:
-        return SourceFailed(f"{href_of(self.scheme, file.path)}: {why}")
-
 
 def href_of(scheme: Scheme, path: str) -> str:
     """What names a file."""
@@ -211,18 +202,9 @@ def opened(scheme: Scheme, file: SourceFile, *, whole: bool = True) -> Iterator[
     Of one that is not read `whole`, only what is read is fetched. It raises SourceFailed when it
     has changed, is gone, or cannot be read.
     """
-    try:
-        with _handle(scheme, file) as handle:
-            footer, buffered = _known(scheme, file).footer, 0 if whole else _READ_BYTES
-            yield pq.ParquetFile(handle, metadata=footer, pre_buffer=whole, buffer_size=buffered)
-    except (OSError, pa.ArrowException) as error:
-        raise _unreadable(href_of(scheme, file.path), error) from None
-
-
-def _unreadable(name: str, error: Exception) -> SourceFailed:
-    if isinstance(error, FileNotFoundError):
-        return SourceFailed(f"{name}: it was there when it was accepted, and is gone")
-    return SourceFailed(f"{name}: it cannot be read: {str(error)[:300]}")
+    with _handle(scheme, file) as handle:
+        footer, buffered = _known(scheme, file).footer, 0 if whole else _READ_BYTES
+        yield pq.ParquetFile(handle, metadata=footer, pre_buffer=whole, buffer_size=buffered)
 
 
 class _Known(NamedTuple):
@@ -235,12 +217,9 @@ class _Known(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _known(scheme: Scheme, file: SourceFile) -> _Known:
-    try:
-        with _handle(scheme, file) as handle:
-            footer = pq.read_metadata(handle)
+    with _handle(scheme, file) as handle:
+        footer = pq.read_metadata(handle)
         schema = footer.schema.to_arrow_schema()
-    except (OSError, pa.ArrowException) as error:
-        raise _unreadable(href_of(scheme, file.path), error) from None
     groups = (footer.row_group(i).num_rows for i in range(footer.num_row_groups))
     doubles = frozenset(field.name for field in schema if field.type == pa.float64())
     return _Known(footer, [0, *accumulate(groups)], doubles)
@@ -248,17 +227,24 @@ def _known(scheme: Scheme, file: SourceFile) -> _Known:
 
 @contextmanager
 def _handle(scheme: Scheme, file: SourceFile) -> Iterator[pa.NativeFile]:
-    with handle_of(scheme, file.path) as (handle, version):
-        _refuse_change(scheme, file, version)
-        yield handle
+    try:
+        with handle_of(scheme, file.path) as (handle, version):
+            _refuse_change(scheme, file, version)
+            yield handle
+    except FileNotFoundError:
+        raise _failed(scheme, file, "it was there when it was accepted, and is gone") from None
+    except (OSError, pa.ArrowException) as error:
+        raise _failed(scheme, file, f"it cannot be read: {str(error)[:300]}") from None
 
 
 def _refuse_change(scheme: Scheme, file: SourceFile, version: str) -> None:
     if version != file.version:
-        raise SourceFailed(
-            f"{href_of(scheme, file.path)}: it has changed since it was accepted: send the request "
-            "again"
-        )
+        why = "it has changed since it was accepted: send the request again"
+        raise _failed(scheme, file, why)
+
+
+def _failed(scheme: Scheme, file: SourceFile, why: str) -> SourceFailed:
+    return SourceFailed(f"{href_of(scheme, file.path)}: {why}")
 
 
 @contextmanager
