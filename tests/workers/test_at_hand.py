@@ -9,6 +9,7 @@ import pytest
 
 import georesolve
 from georesolve.kernels import cache
+from georesolve.kernels.threads_cpu import allowed
 from georesolve.workers.at_hand import (
     QUICK_STEPS,
     NotAtHand,
@@ -177,15 +178,16 @@ def on_a_ring(references, observations, tmp_path):
 
 
 def test_a_search_that_is_hard_goes_from_the_event_loop_to_a_thread_and_from_there_to_a_job(
-    tmp_path,
+    tmp_path, monkeypatch
 ):
     job = on_a_ring(100_000, 100, tmp_path)
     assert resolve_at_hand(job).rows.num_rows == 100
     assert is_quick(job.observations, job.references, job.options), "by its numbers of rows"
     with pytest.raises(SearchIsHard):
         resolve_at_hand(job, QUICK_STEPS)
+    # Threads of many cores share the steps.
+    monkeypatch.setattr(allowed, "threads", min(allowed.threads, 16))
     with pytest.raises(NotAtHand, match="equally far from an observation"):
-        # Threads of many cores share the steps.
         resolve_at_hand(on_a_ring(400_000, 20_000, tmp_path))
 
 

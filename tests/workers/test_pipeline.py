@@ -540,9 +540,12 @@ def test_a_run_that_is_late_is_computed_elsewhere(cluster, make_job, monkeypatch
         pytest.skip("one worker has no other to take its chunks")
     cut_into(monkeypatch, 500)
     take_runs_of(monkeypatch, 2)
+    tables = points(5_000, 1), points(100, 2)
+    # A worker that compiles takes long, and what is late is told by that.
+    run(cluster, make_job(*tables), ignore, never)
     monkeypatch.setattr(pipeline, "resolve", resolve_on_a_slow_worker)
     monkeypatch.setattr(pipeline, "_PATIENCE_SECONDS", 0.1)
-    job = make_job(points(5_000, 1), points(100, 2))
+    job = make_job(*tables)
     try:
         _, progress = run(cluster, job, ignore, never)
         assert str((job.folder / "slow").readlink()) not in progress.chunks_by_worker
