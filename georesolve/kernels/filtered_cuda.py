@@ -492,9 +492,9 @@ def _taken(
 
 
 def _widths(index: FilteredIndex, filters: Filters, widths: cp.ndarray) -> tuple[int, int]:
-    """The narrowest and the widest window, -1 where no reference may be; writes how wide all are.
+    """The narrowest and the widest window, -1 where no reference may be.
 
-    Unless these are empty.
+    How wide each is goes into `widths`, unless they are empty.
     """
     import cupy as cp
 
