@@ -244,7 +244,8 @@ def check_match(
                 [{"pointer": pointer(name), "detail": "the two sets differ"}],
             )
     if isinstance(options.distance_m, str):
-        _check_columns(observations, (options.distance_m,), "distance_m", pointer)
+        either = " in the observations, and a distance is a number of metres or a column's name"
+        _check_columns(observations, (options.distance_m,), "distance_m", pointer, either)
     own, summed = options.in_order(observations, references)
     _check_columns(summed, tuple(options.summarised), "summary", pointer)
     carried = {f"{options.summary_by}_{name}" for name in options.of_observations(own)}

@@ -225,11 +225,12 @@ def _records(
                         suspects.add(left.pop(0))
                         # More like it would end more workers.
                         left += _recalled(cluster.client, running, suspects.on_trial)
-                    elif isinstance(trouble, MemoryError) and len(run) == 1:
+                    elif isinstance(trouble, MemoryError) and is_short and len(run) == 1:
                         left = [half for chunk in left for half in _halves(job, chunk, trouble)]
                     elif isinstance(trouble, MemoryError):
-                        # From now on each chunk is a task, and is halved if need be.
-                        is_short = True
+                        # Others in hand may hold the memory: from now on a worker has one chunk at
+                        # a time, which is halved if need be.
+                        is_short, window = True, n_workers
                     if left:
                         waiting = sorted([*waiting, *left], reverse=True)
         except BaseException:
