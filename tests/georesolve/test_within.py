@@ -232,7 +232,7 @@ def test_no_observations_have_columns():
         ({"distance_m": float("inf")}, "distance_m must be a finite number"),
         ({"distance_m": True}, "distance_m must be a finite number"),
         ({"distance_m": None}, "distance_m must be a finite number of metres"),
-        ({"distance_m": "reach"}, "no column 'reach' in the observations, and a distance is a number"),
+        ({"distance_m": "reach"}, "no column 'reach' in the observations, and a distance is a"),
         ({"once": True}, "once is for a set resolved against itself"),
         ({"once": 2}, "once must be True or False, got 2"),
         ({"exclude_self": True}, "exclude_self is for a set resolved against itself"),
