@@ -2,6 +2,7 @@
 
 import logging
 import time
+import traceback
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -102,7 +103,12 @@ def resolve_run(run: pd.DataFrame, job: Job, resolve: Resolve) -> pd.DataFrame:
             break
         if at and job.records.has(record_name(*chunk)):
             continue  # A copy of the run has done it, or this one before its worker died.
-        told = resolve(chunk, job)
+        try:
+            told = resolve(chunk, job)
+        except MemoryError as error:
+            # Dask keeps it, and its frames what they hold of the device.
+            traceback.clear_frames(error.__traceback__)
+            raise
         if job.is_cancelled():
             break
         if write_part(chunk, told, job):

@@ -176,7 +176,7 @@ def _records(
     window = _WINDOW_A_WORKER * n_workers
     n_threads = CHUNKS_IN_HAND[cluster.device] * n_workers
     seconds: float | None = None
-    is_short = False
+    is_short, alone = False, set[Run]()
     with contextlib.closing(Suspects(cluster.trial)) as suspects:
         try:
             while waiting or running or suspects:
@@ -188,6 +188,7 @@ def _records(
                     while waiting and len(running) + len(batch) < window:
                         if is_short:
                             batch.append((waiting.pop(),))
+                            alone.add(batch[-1])
                         else:
                             batch.append(next_run(waiting, n_threads, seconds))
                     running |= submit(batch)
@@ -225,7 +226,7 @@ def _records(
                         suspects.add(left.pop(0))
                         # More like it would end more workers.
                         left += _recalled(cluster.client, running, suspects.on_trial)
-                    elif isinstance(trouble, MemoryError) and is_short and len(run) == 1:
+                    elif isinstance(trouble, MemoryError) and run in alone:
                         left = [half for chunk in left for half in _halves(job, chunk, trouble)]
                     elif isinstance(trouble, MemoryError):
                         # Others in hand may hold the memory: from now on a worker has one chunk at

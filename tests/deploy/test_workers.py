@@ -29,7 +29,7 @@ def test_all_end_together(how, tmp_path):
                     stderr=log,
                 )
             try:
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(300):
                     while len(scheduler.workers) < 2:
                         await asyncio.sleep(0.1)
                     if how == "SIGTERM":
