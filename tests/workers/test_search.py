@@ -145,7 +145,9 @@ def leave_memory(n_bytes):
 
 @pytest.mark.gpu
 def test_chunks_are_halved_where_memory_does_not_suffice(cluster, tmp_path, caplog):
-    observations = store_points(points(130_000, 1), tmp_path / "observations.parquet")
+    # A worker has four chunks: each needs more than there is although it is alone.
+    rows = 400_000 * len(cluster.workers())
+    observations = store_points(points(rows, 1), tmp_path / "observations.parquet")
     places = store_points(points(1_000, 2), tmp_path / "references.parquet")
 
     def job(name):
@@ -157,7 +159,7 @@ def test_chunks_are_halved_where_memory_does_not_suffice(cluster, tmp_path, capl
     finally:
         cluster.client.run(leave_memory, None)
     assert "is halved" in caplog.text
-    assert progress.rows_done == 130_000
+    assert progress.rows_done == rows
     ample, _ = run(cluster, job("ample"), lambda progress: None, lambda: False)
     assert result.digest == ample.digest
 
