@@ -53,10 +53,10 @@ def start_job(client, observations, references, **parameters):
     return httpx.URL(answer.headers["location"]).path
 
 
-def shorter(long_job):
+def shorter(long_job, parts=4):
     """What runs to its end, in some seconds: three chunks at least."""
     observations, references, options = long_job
-    return observations.slice(0, observations.num_rows // 4), references, options
+    return observations.slice(0, observations.num_rows // parts), references, options
 
 
 def files_of(client):
@@ -144,8 +144,8 @@ def test_a_dataset_in_use_stays(service):
 def test_accepted_jobs_survive_kill_9(tmp_path, device, long_job):
     """And nothing stays of one that was dismissed just before."""
     data_dir = tmp_path / "data"
-    # Two GPUs end a shorter one between two looks at it.
-    observations, references, options = shorter(long_job) if device == "cpu" else long_job
+    # Two GPUs end a quarter between two looks at it.
+    observations, references, options = shorter(long_job, {"cpu": 4, "cuda": 2}[device])
     with running_service(data_dir, "--device", device) as client:
         # The tree gives the same bytes sooner.
         undisturbed = start_job(client, observations, references)
