@@ -83,7 +83,7 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
 
     It raises NoGpuError when ``device`` is ``cuda`` and there is no GPU, WorkerCheckError when a
     worker's device gives a wrong answer, and OSError when the existing scheduler does not answer,
-    or needs certificates, or its file is not there.
+    or needs certificates, or its file is not there or tells no address.
     """
     with contextlib.ExitStack() as stack:
         [ours] = dask.config.collect_yaml([str(_DASK_CONFIG)])
@@ -92,10 +92,16 @@ def open_cluster(settings: ClusterSettings) -> Iterator[Cluster]:
         # What a job needs here takes a second or two to load, and workers take longer to start.
         loading = stack.enter_context(ThreadPoolExecutor(1)).submit(_load)
         if settings.is_existing:
-            address = settings.scheduler
-            if settings.scheduler_file is not None:
+            address, file = settings.scheduler, settings.scheduler_file
+            if file is not None:
                 # Read each time: a scheduler that was started anew may be on another machine.
-                address = json.loads(settings.scheduler_file.read_text())["address"]
+                try:
+                    address = json.loads(file.read_text())["address"]
+                except (ValueError, TypeError, KeyError):
+                    raise OSError(
+                        f"{file} is no JSON with the 'address' of a scheduler: name the file that "
+                        "'dask scheduler --scheduler-file' writes"
+                    ) from None
             if why := why_no_tls(address):
                 raise OSError(why)
             client = stack.enter_context(

@@ -139,7 +139,7 @@ def test_what_does_not_fit_says_why(service):
         ({"observations": True, "references": 1}, "/observations: true or false is no point set"),
         ({"observations": 1.5, "references": 1}, "/observations: a number is no point set"),
         ({"observations": 1, "references": [1]}, "/references: an array is no point set"),
-        ({"observations": 1, "references": 1, "k": 0}, "/k: Input should be greater"),
+        ({"observations": 1, "references": 1, "k": 0}, "be greater than or equal to 1, got 0"),
         ({"observations": 1, "references": 1, "K": 1}, "/K: there is no such name here"),
         ({"observations": "5", "references": 1}, "neither a file nor 'dataset:<id>'"),
         ({"inputs": {"observations": 1}}, "/inputs/observations: a number is no point set"),

@@ -407,6 +407,20 @@ def test_a_folder_that_cannot_be_made_is_told_in_one_line(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_a_database_that_may_not_be_written_is_told_in_one_line(tmp_path):
+    new_key(tmp_path, "ann")
+    (tmp_path / "georesolve.sqlite").chmod(0o400)
+    # Permissions bind root, too, where it has not these capabilities.
+    bound = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    if subprocess.run([*bound, "true"], stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("setpriv may not take capabilities away")
+    command = [sys.executable, "-m", "georesolve", "keys", "list", "--data-dir", tmp_path]
+    done = subprocess.run([*bound, *command], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert "cannot be used: Permission denied" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_beyond_loopback_the_last_key_leaves_no_open_door(tmp_path):
     data_dir = tmp_path / "data"
     key, port = new_key(data_dir, "the only one"), free_port()

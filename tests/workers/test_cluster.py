@@ -89,6 +89,11 @@ def test_the_file_of_an_existing_scheduler(cluster, device, tmp_path):
     settings = ClusterSettings(scheduler_file=tmp_path / "scheduler.json", device=device)
     with pytest.raises(OSError, match=r"scheduler\.json"), open_cluster(settings):
         pass
+    for text in ("{half", "[]", "{}"):
+        settings.scheduler_file.write_text(text)
+        told = r"scheduler\.json is no JSON with the 'address' of a scheduler"
+        with pytest.raises(OSError, match=told), open_cluster(settings):
+            pass
     # As a scheduler writes it; a client's `write_scheduler_file` breaks once a task has run.
     settings.scheduler_file.write_text(json.dumps({"address": cluster.client.scheduler.address}))
     with open_cluster(settings) as existing:

@@ -211,7 +211,10 @@ def _read_json(model: type[M], content: bytes | bytearray) -> M:
     try:
         return model.model_validate_json(content, strict=True)
     except ValidationError as error:
-        raise errors.invalid_request(error.errors(include_url=False, include_input=False)) from None
+        # What was given may be a whole set.
+        is_short = len(content) <= SHORT_BYTES
+        found = error.errors(include_url=False, include_input=is_short)
+        raise errors.invalid_request(found) from None
 
 
 def _check_structure(content: bytes | bytearray) -> None:

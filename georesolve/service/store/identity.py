@@ -1,5 +1,6 @@
 """Which data folder and database belong together (both have an id), and who may work there."""
 
+import errno
 import logging
 import os
 import re
@@ -102,6 +103,9 @@ def make_data_dir(data_dir: Path, database: Path | None = None) -> None:
             )
         data_dir.mkdir(parents=True, exist_ok=True)
         lock.touch()
+        # Not opened here: where it is closed, this process would lose its locks of it.
+        if database is not None and database.exists() and not os.access(database, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(database))
     except OSError as error:
         raise errors.CannotStart(
             f"the data folder {data_dir} cannot be used: {error.strerror} ({error.filename}); "

@@ -6,11 +6,15 @@ const MOST_ROWS = 6;
 export async function rowsOf(file) {
   if (!/\.csv$/i.test(file.name)) return null;
   const text = await file.slice(0, SLICE).text();
-  const delimiter = [",", ";", "\t"].find((one) => text.split("\n", 1)[0].includes(one)) ?? ",";
+  // Excel names the delimiter in a line of its own.
+  const named = /^sep=([,;\t|])\s*?\n/i.exec(text);
+  const start = named ? named[0].length : 0;
+  const first = text.slice(start).split("\n", 1)[0];
+  const delimiter = named?.[1] ?? [",", ";", "\t"].find((one) => first.includes(one)) ?? ",";
   const rows = [[]];
   let field = "";
   let quoted = false;
-  for (let at = 0; at < text.length && rows.length <= MOST_ROWS; at += 1) {
+  for (let at = start; at < text.length && rows.length <= MOST_ROWS; at += 1) {
     const char = text[at];
     if (quoted) {
       if (char !== '"') field += char;
