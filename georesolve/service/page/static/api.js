@@ -106,4 +106,6 @@ export function upload(path, form, told, signal) {
   });
 }
 
+export const isLive = ({ status }) => status === "accepted" || status === "running";
+
 export const linkOf = (document, rel) => document.links.find((link) => link.rel === rel)?.href;

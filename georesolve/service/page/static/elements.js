@@ -12,6 +12,13 @@ export function element(name, properties = {}, ...children) {
   return one;
 }
 
+export function svg(name, attributes, ...children) {
+  const one = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) one.setAttribute(key, value);
+  one.append(...children);
+  return one;
+}
+
 export function table(headings, rows, about = {}) {
   const cell = (name) => (value, at) =>
     element(

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 
 const SCALE = 1000; // Coordinates of world.json are thousandths of a degree, each after the one before.
 const FARTHEST = 85.0511;
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // Web mercator with the world from 0 to 1.
 const across = (lon) => lon / 360 + 0.5;

@@ -1,19 +1,12 @@
 // How far observations lie from their references, or how many these are: bars of equal or of growing
 // width.
 
-import { choice, definitions, element } from "./elements.js";
+import { choice, definitions, element, svg } from "./elements.js";
 import { count, metres, rangeOf } from "./quantities.js";
 
 const [WIDTH, HEIGHT, FOOT] = [640, 200, 24];
 const MARKED = [5, 50, 95];
 const TOLD = { 0: "least", 5: "5 %", 50: "median", 95: "95 %", 100: "largest" };
-
-function svg(name, attributes, ...children) {
-  const one = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) one.setAttribute(key, value);
-  one.append(...children);
-  return one;
-}
 
 // Bins stand side by side in equal widths: of the logarithmic ones the edges have equal ratios.
 function bars({ edges_m, edges = edges_m, counts }, percentiles, words) {

@@ -1,14 +1,13 @@
 // A job: how far it is while it runs, and then where things lie, how far apart, and the result.
 
-import { Problem, get, linkOf, patch, remove, rowsOfResult } from "./api.js";
+import { Problem, get, isLive, linkOf, patch, remove, rowsOfResult } from "./api.js";
 import { definitions, element, folded, named, problemOf, rowsTable, table } from "./elements.js";
 import { commandsOf } from "./commands.js";
 import { otherEarth } from "./earths.js";
 import { histogramOf } from "./histogram.js";
 import { DRAWING, mapOf } from "./map.js";
-import { age, apart, bytes, count, inRows, seconds, time } from "./quantities.js";
+import { age, apart, bytes, count, inRows, lasted, seconds, time } from "./quantities.js";
 
-const LIVE = ["accepted", "running"];
 const SHOWN_ROWS = 10;
 const FORMATS = {
   "matches.parquet": "Parquet",
@@ -29,7 +28,7 @@ export async function showJob(main, query) {
   main.replaceChildren(named(job.name, (name) => patch(address, { name })), state, outcome);
   const tell = (told) => state.replaceChildren(...stateOf(told, address));
   tell(job);
-  if (LIVE.includes(job.status)) tell(await ended(address, tell));
+  if (isLive(job)) tell(await ended(address, tell));
   await showOutcome(outcome, await get(address), address);
 }
 
@@ -48,13 +47,11 @@ function ended(address, tell) {
     events.addEventListener("error", async () => {
       if (events.readyState !== EventSource.CLOSED) return;
       const job = await get(address);
-      if (LIVE.includes(job.status)) setTimeout(() => location.reload(), 2000);
+      if (isLive(job)) setTimeout(() => location.reload(), 2000);
       else resolve(job);
     });
   });
 }
-
-const lasted = (job) => (Date.parse(job.finished) - Date.parse(job.started)) / 1000;
 
 function stateOf(job, address) {
   const facts = [
@@ -64,7 +61,7 @@ function stateOf(job, address) {
     job.owner && `key ${job.owner}`,
   ];
   const shown = [element("p", { class: "faint" }, element("span", { class: `status ${job.status}` }, job.status), " ", facts.filter(Boolean).join(" · "))];
-  if (LIVE.includes(job.status)) {
+  if (isLive(job)) {
     const rate = job.rows_a_second && `${count(job.rows_a_second)} a second`;
     const left = job.seconds_left !== undefined && `about ${seconds(job.seconds_left)} left`;
     const says = [job.rows_done ? `${count(job.rows_done)} of ${inRows(job.rows)}` : job.message, rate, left].filter(Boolean).join(", ");
@@ -87,7 +84,7 @@ async function showOutcome(outcome, job, address) {
     }
   }
   if (job.status !== "successful") {
-    if (!LIVE.includes(job.status)) outcome.append(folded("Details", definitions([["id", job.id], ["message", job.message]])));
+    if (!isLive(job)) outcome.append(folded("Details", definitions([["id", job.id], ["message", job.message]])));
     return;
   }
   const [report, process] = await Promise.all([get(`${address}/report`), get(`processes/${job.processID}`)]);

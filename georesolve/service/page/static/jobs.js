@@ -1,22 +1,15 @@
 // The list of jobs, the newest first.
 
-import { get, linkOf } from "./api.js";
+import { get, isLive, linkOf } from "./api.js";
 import { element, table } from "./elements.js";
-import { age, inRows, seconds } from "./quantities.js";
+import { age, inRows, lasted, seconds } from "./quantities.js";
 
-const LIVE = ["accepted", "running"];
 const LOOK_MS = 2000;
-
-function lasted(job) {
-  if (!job.started) return "";
-  const end = job.finished ? Date.parse(job.finished) : Date.now();
-  return seconds((end - Date.parse(job.started)) / 1000);
-}
 
 function rowOf(job) {
   const link = element("a", { href: `?job=${encodeURIComponent(job.id)}` }, job.name);
-  const state = LIVE.includes(job.status) ? `${job.status}, ${job.progress} %` : job.status;
-  return [link, element("span", { class: `status ${job.status}` }, state), inRows(job.rows), age(job.created), lasted(job), job.owner];
+  const state = isLive(job) ? `${job.status}, ${job.progress} %` : job.status;
+  return [link, element("span", { class: `status ${job.status}` }, state), inRows(job.rows), age(job.created), job.started ? seconds(lasted(job)) : "", job.owner];
 }
 
 export async function showJobs(main, query) {
@@ -41,7 +34,7 @@ export async function showJobs(main, query) {
       const further = new URL(next).searchParams.get("cursor");
       list.append(element("p", {}, element("a", { href: `?jobs&cursor=${encodeURIComponent(further)}` }, "Older jobs")));
     }
-    if (page.jobs.some((job) => LIVE.includes(job.status))) setTimeout(look, LOOK_MS);
+    if (page.jobs.some(isLive)) setTimeout(look, LOOK_MS);
   };
   await look();
   main.replaceChildren(element("h1", {}, "Jobs"), list);

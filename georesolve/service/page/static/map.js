@@ -2,8 +2,8 @@
 // or with its count; below and above them land, borders and names.
 
 import { Problem, get, rowsIn } from "./api.js";
-import { definitions, element, problemOf } from "./elements.js";
-import { groundOf } from "./ground.js";
+import { definitions, element, problemOf, svg } from "./elements.js";
+import { colour, groundOf } from "./ground.js";
 import { count, inRows, many, metres, rangeOf } from "./quantities.js";
 import { shapesOn } from "./shapes.js";
 
@@ -22,8 +22,6 @@ const COUNTED = { observation: "reference", reference: "observation" };
 const OWN = /^(observation|reference|rank|distance_m|status|count|near_lat|near_lon|bearing_deg)$/;
 export const DRAWING = "The map is being drawn; the first one on a machine takes some seconds longer.";
 const NAMED = /name|title|label/i;
-
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 // By what a row of the result is of.
 const FAR = {
@@ -108,15 +106,8 @@ function keyOf({ colors, color_unmatched: unmatched, counts, rows }, kind, areFi
 
 // Colours side by side; a reader of the screen hears the words around them.
 function swatches(name, colours) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const about = { class: name, viewBox: `0 0 ${colours.length} 1`, preserveAspectRatio: "none", "aria-hidden": "true" };
-  for (const [name, value] of Object.entries(about)) svg.setAttribute(name, value);
-  colours.forEach((fill, x) => {
-    const box = document.createElementNS(svg.namespaceURI, "rect");
-    for (const [name, value] of Object.entries({ x, width: 1, height: 1, fill })) box.setAttribute(name, value);
-    svg.append(box);
-  });
-  return svg;
+  const boxes = colours.map((fill, x) => svg("rect", { x, width: 1, height: 1, fill }));
+  return svg("svg", { class: name, viewBox: `0 0 ${colours.length} 1`, preserveAspectRatio: "none", "aria-hidden": true }, ...boxes);
 }
 
 async function draw(place, told, address, layer, kind, report, toldRow) {

@@ -33,6 +33,9 @@ export function apart(value, unit) {
   return size ? `${seconds(Math.abs(size))} ${size < 0 ? "before" : "after"}` : "at the same time";
 }
 
+// Seconds that a job ran, or has run by now.
+export const lasted = ({ started, finished }) => ((finished ? Date.parse(finished) : Date.now()) - Date.parse(started)) / 1000;
+
 // Of an estimate no more digits are known.
 export const roughly = (value) => seconds(Number(value.toPrecision(2)));
 
