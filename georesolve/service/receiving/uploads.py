@@ -6,7 +6,7 @@ What bounds them stands in front of all requests: see `service.http.bodies`.
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import Callable, Collection
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -51,17 +51,16 @@ async def receive_body(request: Request, folder: Path) -> Upload:
     """Receive a body that is a file; raises ClientDisconnect when the client goes meanwhile."""
     media_type = request.headers.get("content-type")
     with closing(await pools.disk(Upload, folder, "the body", media_type)) as upload:
-        async for pieces in _many_pieces(request):
-            await pools.disk(_write_all, upload.write, pieces)
+        await _receive(request, upload.write)
         await pools.disk(upload.close)
         return upload
 
 
-async def _many_pieces(request: Request) -> AsyncIterator[list[bytes]]:
-    """A body in so many pieces as are worth a thread; the first as it comes, to refuse it early.
+async def _receive(request: Request, write: Callable[[bytes], object]) -> None:
+    """Have a thread write a body, the first piece as it comes, to refuse it early.
 
-    They are not put together: to touch a large block of memory for the first time takes longer than
-    all else of receiving.
+    Later ones wait until they are worth a thread. They are not put together: to touch a large block
+    of memory for the first time takes longer than all else of receiving.
     """
     waiting: list[bytes] = []
     size, least = 0, 1
@@ -69,10 +68,9 @@ async def _many_pieces(request: Request) -> AsyncIterator[list[bytes]]:
         waiting.append(piece)
         size += sys.getsizeof(piece)
         if size >= least:
-            yield waiting
+            await pools.disk(_write_all, write, waiting)
             waiting, size, least = [], 0, _PIECE_BYTES
-    if waiting:
-        yield waiting
+    await pools.disk(_write_all, write, waiting)
 
 
 def _write_all(write: Callable[[bytes], object], pieces: list[bytes]) -> None:
@@ -88,8 +86,7 @@ async def receive_form(
     with closing(Form(folder, names, fields)) as form:
         try:
             parser = MultipartParser(options.get(b"boundary", b""), form.callbacks())
-            async for pieces in _many_pieces(request):
-                await pools.disk(_write_all, parser.write, pieces)
+            await _receive(request, parser.write)
         except FormParserError as error:
             raise errors.InvalidRequest(f"the form cannot be read: {error}") from None
         if parser.state != MultipartState.END:
