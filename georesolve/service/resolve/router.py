@@ -24,23 +24,9 @@ from georesolve.service.http.parameters import parameters_of, refuse_query
 from georesolve.service.jobs.models import StatusInfo
 from georesolve.service.links import base_of
 from georesolve.service.receiving.ingest import Folder
+from georesolve.service.resolve import outcome, requests
 from georesolve.service.resolve.context import Service
 from georesolve.service.resolve.models import MatchInputs, MatchParameters, ResolveForm
-from georesolve.service.resolve.outcome import (
-    SmallAnswer,
-    refuse_unready,
-    resolve,
-    resolve_at_once,
-)
-from georesolve.service.resolve.requests import (
-    SHORT_BYTES,
-    Terms,
-    TermsOfRequest,
-    json_content,
-    parsed,
-    read_form,
-    read_stream,
-)
 from georesolve.service.resolve.sets import Asked, asked_by
 from georesolve.service.results.models import matches_route
 from georesolve.service.store.rows import LIVE, JobRow
@@ -158,17 +144,17 @@ async def _at_once(
         async def answer(inputs: MatchInputs, *, is_short: bool) -> Response:
             inputs.ask(question)
             asked = await asked_by(inputs, service, folder, is_short=is_short)
-            return _small_response(await resolve_at_once(service, asked, format, start))
+            return _small_response(await outcome.resolve_at_once(service, asked, format, start))
 
         if inputs is not None:
             return await answer(inputs, is_short=True)
         if media_type(request.headers) == ARROW.media_type:
-            return await answer(await read_stream(request, folder.path), is_short=False)
+            return await answer(await requests.read_stream(request, folder.path), is_short=False)
         if request.scope["query_string"]:
             refuse_query(request.query_params.multi_items())
-        async with json_content(request, service) as content:
-            inputs = await parsed(service, content, MatchInputs)
-            return await answer(inputs, is_short=len(content) <= SHORT_BYTES)
+        async with requests.json_content(request, service) as content:
+            inputs = await requests.parsed(service, content, MatchInputs)
+            return await answer(inputs, is_short=len(content) <= requests.SHORT_BYTES)
 
 
 @router.post(
@@ -179,7 +165,7 @@ async def _at_once(
     **matches_route("the result, in the format that the header Accept likes best", TAKEN),
 )
 async def resolve_files(
-    request: Request, service: ServiceContext, terms: TermsOfRequest
+    request: Request, service: ServiceContext, terms: requests.TermsOfRequest
 ) -> Response:
     """Find the nearest reference of every observation.
 
@@ -195,17 +181,20 @@ async def resolve_files(
     """
 
     async def ask(folder: Folder) -> Asked:
-        form = await read_form(request, folder.path)
+        form = await requests.read_form(request, folder.path)
         return await asked_by(form, service, folder, form.delivery(), form.name)
 
     return await answer(request, service, terms, ask)
 
 
 async def answer(
-    request: Request, service: Service, terms: Terms, ask: Callable[[Folder], Awaitable[Asked]]
+    request: Request,
+    service: Service,
+    terms: requests.Terms,
+    ask: Callable[[Folder], Awaitable[Asked]],
 ) -> Response:
     """Answer a request that is read, with its sets made in a folder, by `ask`."""
-    await refuse_unready(service, terms)
+    await outcome.refuse_unready(service, terms)
     async with service.ingest.folder() as folder:
         asked = await ask(folder)
         terms = terms.received()
@@ -216,15 +205,15 @@ async def answer(
                 pass
             raise ClientDisconnect
 
-        found = await resolve(service, asked, terms, gone)
+        found = await outcome.resolve(service, asked, terms, gone)
         return await _response_of(request, service, found, terms)
 
 
 async def _response_of(
-    request: Request, service: Service, found: SmallAnswer | JobRow, terms: Terms
+    request: Request, service: Service, found: outcome.SmallAnswer | JobRow, terms: requests.Terms
 ) -> Response:
     """The answer, the result of the job if it is there in time, or 201 with the job."""
-    if isinstance(found, SmallAnswer):
+    if isinstance(found, outcome.SmallAnswer):
         response = _small_response(found)
         response.headers.update(terms.applied())
         return response
@@ -246,7 +235,7 @@ async def _response_of(
     )
 
 
-def _small_response(found: SmallAnswer) -> Response:
+def _small_response(found: outcome.SmallAnswer) -> Response:
     timing = ", ".join(f"{stage};dur={1e3 * value:.2f}" for stage, value in found.seconds.items())
     return Response(
         found.content,
