@@ -202,7 +202,7 @@ def test_what_was_put_in_vain_and_registered_by_another_stays(tmp_path):
         store.of("ann").names.put("places", rows[1].id, Condition(), None)
         store.of("ann").add_job(rows[2], rows[2], MatchOptions(), Delivery())
         for row in rows:
-            library.withdraw(row)
+            library.discard(row.id, expires=row.expires)
         assert store.kept_ids("dataset") == {row.id for row in rows[:3]}
         assert not store.dataset_file(rows[3].id).exists()
 

@@ -247,18 +247,13 @@ class Library:
                     f"remove it with DELETE /datasets/{names[0]}"
                 )
             # To an admin a name is one of the admin's own, and others' datasets have their ids.
-            names_of, until = self.store.names_of(row.owner), self.expires()
+            own, until = self.store.of(row.owner).names, self.expires()
             for name in names if is_others else [id]:
-                for version in names_of.remove(name, until):
+                for version in own.remove(name, until):
                     # Those that a job needs go later.
                     self.discard(version)
         elif not self.discard(row.id):
             raise errors.DatasetInUse(f"an unfinished job needs the dataset {id!r}; dismiss it")
-
-    def withdraw(self, row: DatasetRow) -> None:
-        """Remove a dataset just registered, unless another request registered it, too."""
-        if row.expires is not None:
-            self.discard(row.id, expires=row.expires)
 
     def discard(self, id: str, **as_it_was: str) -> bool:
         """Remove a set and its file; False when it is needed, or not as it was: `Store.let_go`."""

@@ -222,10 +222,11 @@ async def put_dataset(
         if not await pools.database(names.put, id, row.id, condition, library.expires()):
             response.status_code = 200
     except errors.PreconditionFailed:
-        if is_new:
-            # What stays, as where a bucket is silent, expires.
+        if is_new and row.expires is not None:
+            # Unless another request registered it, too. What stays, as where a bucket is silent,
+            # expires.
             with suppress(errors.Problem, OSError):
-                await library.store.files(library.withdraw, row)
+                await library.store.files(library.discard, row.id, expires=row.expires)
         raise
     row = await pools.database(library.get, row.id)
     here = f"{base_of(request)}/datasets/{id}"

@@ -47,8 +47,8 @@ class Queries:
         with self._single.connect() as connection:
             return connection.execute(query, values).mappings().first()
 
-    def _scalars(self, query: "sa.Select[Any]") -> list[Any]:
-        with self._single.connect() as connection:
+    def _scalars(self, query: sa.Executable) -> list[Any]:
+        with self._single.begin() as connection:
             return list(connection.execute(query).scalars())
 
     def _change(self, query: sa.UpdateBase) -> int:

@@ -14,7 +14,9 @@ from georesolve.service.store.schema import is_registered, kept, names
 
 FORM = "([a-z][a-z0-9._-]{0,63})(?:@([1-9][0-9]{0,8}))?"
 """A name, and a version of it."""
-_IS_NEWEST = names.c.replaced.is_(None)
+_IS_CURRENT = names.c.replaced.is_(None)
+is_newest = sa.exists().where((names.c.dataset == kept.c.id) & _IS_CURRENT)
+"""Whether a dataset is the newest version of a name."""
 
 
 def _named(text: str) -> re.Match[str] | None:
@@ -68,11 +70,6 @@ class Condition(BaseModel):
         return ("", sha256) in re.findall(r'(W/)?"([^"]*)"', self.matches)
 
 
-def is_newest(dataset: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-    """Whether a dataset is the newest version of a name."""
-    return sa.exists().where((names.c.dataset == dataset) & _IS_NEWEST)
-
-
 class Names(Queries):
     """The names of one owner's datasets."""
 
@@ -81,7 +78,7 @@ class Names(Queries):
         if (named := _named(text)) is None:
             return None
         name, version = named.groups()
-        which = _IS_NEWEST if version is None else names.c.version == int(version)
+        which = _IS_CURRENT if version is None else names.c.version == int(version)
         own = self._own(names) & (names.c.name == name) & which
         query = sa.select(names.c.dataset).where(own)
         return next(iter(self._scalars(query)), None)
@@ -110,7 +107,7 @@ class Names(Queries):
         return (
             sa.select(names.c.dataset, kept.c.sha256)
             .join(kept, kept.c.id == names.c.dataset)
-            .where(self._own(names) & (names.c.name == name) & _IS_NEWEST)
+            .where(self._own(names) & (names.c.name == name) & _IS_CURRENT)
         )
 
     def put(self, name: str, dataset: str, condition: Condition, expires: str | None) -> bool:
@@ -127,13 +124,13 @@ class Names(Queries):
             condition.check(name, before.sha256 if before else None)
             if before and before.dataset == dataset:
                 return False
-            replace = names.update().where(of_name & _IS_NEWEST)
+            replace = names.update().where(of_name & _IS_CURRENT)
             connection.execute(replace.values(replaced=now()))
             version = (connection.execute(count).scalar() or 0) + 1
             values = {"owner": self.owner, "name": name, "version": version, "dataset": dataset}
             connection.execute(names.insert().values(**values, created=now()))
             if before:
-                old = (kept.c.id == before.dataset) & ~is_newest(kept.c.id)
+                old = (kept.c.id == before.dataset) & ~is_newest
                 connection.execute(kept.update().where(old).values(expires=expires))
             return before is None
 
@@ -148,6 +145,6 @@ class Names(Queries):
         with self._accepting() as connection:
             removed = names.delete().where(of_name).returning(names.c.dataset)
             was = kept.c.id.in_({*connection.execute(removed).scalars()})
-            update = kept.update().where(was & ~is_newest(kept.c.id))
+            update = kept.update().where(was & ~is_newest)
             connection.execute(update.values(expires=old))
             return list(connection.execute(sa.select(kept.c.id).where(was & ~is_named)).scalars())

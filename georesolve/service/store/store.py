@@ -153,11 +153,7 @@ class Store(Queries):
     @property
     def names(self) -> Names:
         """The names of its owner's datasets."""
-        return self.names_of(self.owner or "")
-
-    def names_of(self, owner: str) -> Names:
-        """The names of an owner's datasets."""
-        return Names(self._engine, owner)
+        return Names(self._engine, self.owner or "")
 
     def close(self) -> None:
         """Close all connections."""
@@ -224,7 +220,7 @@ class Store(Queries):
     def prolong_dataset(self, id: str, expires: str | None) -> bool:
         """Let a registered dataset expire later, the newest of a name never; False if gone."""
         query = kept.update().where((kept.c.id == id) & is_registered & self._own(kept))
-        later = sa.case((is_newest(kept.c.id), sa.null()), else_=expires)
+        later = sa.case((is_newest, sa.null()), else_=expires)
         # In turn with `Names.put`: on Postgres a name given meanwhile would not be seen.
         with self._accepting() as connection:
             return bool(connection.execute(query.values(expires=later)).rowcount)
@@ -263,7 +259,7 @@ class Store(Queries):
 
     def let_go(self, id: str, **as_it_was: str) -> rows.Kept | None:
         """Have a set be gone for everyone, before its file is; None if it is needed or was used."""
-        may_go = (kept.c.id == id) & self._seen(kept) & ~_IS_NEEDED & ~is_newest(kept.c.id)
+        may_go = (kept.c.id == id) & self._seen(kept) & ~_IS_NEEDED & ~is_newest
         for name, value in as_it_was.items():
             may_go &= kept.c[name] == value
         gone = {"state": "going", "size_bytes": 0, "expires": LONG_AGO}
@@ -398,9 +394,7 @@ class Store(Queries):
     def forget_jobs(self, before: str) -> list[str]:
         """Forget jobs that ended before a time and keep no result; returns their ids."""
         is_old = (jobs.c.finished < before) & ~_IS_LIVE
-        query = jobs.delete().where(is_old & ~self._has_result).returning(jobs.c.id)
-        with self._single.begin() as connection:
-            return list(connection.execute(query).scalars())
+        return self._scalars(jobs.delete().where(is_old & ~self._has_result).returning(jobs.c.id))
 
     def count_live(self, connection: sa.Connection | None = None) -> tuple[int, int]:
         """How many jobs are not finished: of all owners, and of this one."""
