@@ -70,7 +70,8 @@ async def _receive(request: Request, write: Callable[[bytes], object]) -> None:
         if size >= least:
             await pools.disk(_write_all, write, waiting)
             waiting, size, least = [], 0, _PIECE_BYTES
-    await pools.disk(_write_all, write, waiting)
+    if waiting:
+        await pools.disk(_write_all, write, waiting)
 
 
 def _write_all(write: Callable[[bytes], object], pieces: list[bytes]) -> None:
