@@ -40,7 +40,7 @@ from georesolve.workers.jobs import (
     Question,
     RankBy,
     SummaryBy,
-    about,
+    option,
 )
 from georesolve.workers.searches.durations import nanoseconds, told_length
 
@@ -56,10 +56,6 @@ _MATCH = {one.name: one for one in fields(MatchOptions)}
 def _of_match(name: str) -> Any:
     """An option as `MatchOptions` has it."""
     return field(default=_MATCH[name].default, metadata=_MATCH[name].metadata)
-
-
-def _option(default: Any, words: str, **bounds: Any) -> Any:
-    return field(default=default, metadata=about(words, **bounds))
 
 
 def fields_of(options: type[Any]) -> list[Field[Any]]:
@@ -169,13 +165,13 @@ class _Shared:
     how: How = _of_match("how")
     columns: tuple[str, ...] | Literal["*"] = _of_match("columns")
     observation_columns: tuple[str, ...] | Literal["*"] = _of_match("observation_columns")
-    lat: str | None = _option(None, "name of the column of latitudes")
-    lon: str | None = _option(None, "name of the column of longitudes")
-    geometry: str | None = _option(
+    lat: str | None = option(None, "name of the column of latitudes")
+    lon: str | None = option(None, "name of the column of longitudes")
+    geometry: str | None = option(
         None,
         "name of a column of points, or of references of lines and polygons (WKB or GeoArrow)",
     )
-    id: str | None = _option(None, "name of the id column")
+    id: str | None = option(None, "name of the id column")
     observation_lat: str | None = None
     observation_lon: str | None = None
     observation_geometry: str | None = None
@@ -184,55 +180,55 @@ class _Shared:
     reference_lon: str | None = None
     reference_geometry: str | None = None
     reference_id: str | None = None
-    layer: str | None = _option(
+    layer: str | None = option(
         None, "layer of a GeoPackage, or shapefile of a ZIP archive, with several"
     )
     observation_layer: str | None = None
     reference_layer: str | None = None
-    crs: str | None = _option(
+    crs: str | None = option(
         None,
         "CRS of columns of coordinates, and of a layer or GeoParquet that does not say its own, "
         "such as EPSG:25832; degrees on WGS 84 without it",
     )
     observation_crs: str | None = None
     reference_crs: str | None = None
-    on_invalid: OnInvalid = _option(
+    on_invalid: OnInvalid = option(
         "error", "error: refuse invalid coordinates; null: keep them with a status"
     )
-    coordinates: Trust = _option(
+    coordinates: Trust = option(
         "check",
         "check: refuse a table whose coordinates prove to be metres, radians or swapped; trust: "
         "they are degrees, whatever they look like",
     )
-    edges: Edges | None = _option(
+    edges: Edges | None = option(
         None,
         "how edges of lines and polygons run: planar, straight in longitude and latitude; "
         "spherical, along great circles; by default as GeoParquet says, else planar",
     )
-    densify_m: float | None = _option(
+    densify_m: float | None = option(
         None,
         "metres within which great circles follow a planar edge; 1 by default",
         ge=0.001,
         allow_inf_nan=False,
     )
     summary: Any = _of_match("summary")
-    by: Any = _option(None, "only references with equal values in these columns of both sets match")
-    observation_by: Any = _option(None, "`by` of the observations alone")
-    reference_by: Any = _option(None, "`by` of the references alone")
-    time: str | None = _option(
+    by: Any = option(None, "only references with equal values in these columns of both sets match")
+    observation_by: Any = option(None, "`by` of the observations alone")
+    reference_by: Any = option(None, "`by` of the references alone")
+    time: str | None = option(
         None, "the column of times of both sets, by which `max_time` and others restrict or rank"
     )
-    observation_time: str | None = _option(None, "`time` of the observations alone")
-    reference_time: str | None = _option(None, "`time` of the references alone")
-    max_time: Any = _option(
+    observation_time: str | None = option(None, "`time` of the observations alone")
+    reference_time: str | None = option(None, "`time` of the references alone")
+    max_time: Any = option(
         None,
         "references farther apart in time do not match: 15min, 2h, 90s, 1d, or a number for times "
         "that are numbers",
     )
-    time_direction: Direction = _option(
+    time_direction: Direction = option(
         "nearest", "backward: references not later than the observation; forward: not earlier"
     )
-    allow_exact: bool = _option(True, "false: no reference of the very time matches")
+    allow_exact: bool = option(True, "false: no reference of the very time matches")
 
     question: ClassVar[Question] = "nearest"
     values: ClassVar[dict[str, tuple[Any, ...]]]
@@ -406,7 +402,7 @@ class Options(_Shared):
 
     k: int = _of_match("k")
     max_distance_m: float | None = _of_match("max_distance_m")
-    rank_by: RankBy = _option("distance", "time: the least time apart comes first")
+    rank_by: RankBy = option("distance", "time: the least time apart comes first")
 
     def __post_init__(self) -> None:
         # True is a whole number to Python, and to nobody else; those of numpy are numbers, too.

@@ -36,9 +36,9 @@ class CarriedTooLong(ValueError):
     """The columns that a result would carry take too much memory."""
 
 
-def about(description: str, **more: Any) -> dict[str, Any]:
-    """What an option means, and what it may be, as metadata of its field."""
-    return {"description": description, **more}
+def option(default: Any, description: str, **more: Any) -> Any:
+    """The field of an option, which tells what it means, and what it may be."""
+    return field(default=default, metadata={"description": description, **more})
 
 
 @dataclass(frozen=True)
@@ -73,70 +73,46 @@ class MatchOptions:
     parameters follows from that. `of` is the question that has it, where the other has not.
     """
 
-    question: Question = field(
-        default="nearest", metadata=about("within: all references within `distance_m`, not k")
+    question: Question = option("nearest", "within: all references within `distance_m`, not k")
+    k: int = option(
+        1,
+        f"neighbours of each observation, nearest first: 1 to {MAX_K}",
+        of="nearest",
+        ge=1,
+        le=MAX_K,
     )
-    k: int = field(
-        default=1,
-        metadata=about(
-            f"neighbours of each observation, nearest first: 1 to {MAX_K}",
-            of="nearest",
-            ge=1,
-            le=MAX_K,
-        ),
+    max_distance_m: float | None = option(
+        None,
+        "references farther away do not match, one just as far does",
+        of="nearest",
+        ge=0,
+        allow_inf_nan=False,
     )
-    max_distance_m: float | None = field(
-        default=None,
-        metadata=about(
-            "references farther away do not match, one just as far does",
-            of="nearest",
-            ge=0,
-            allow_inf_nan=False,
-        ),
+    distance_m: float | str | None = option(
+        None, "metres, inclusive, or the observations' column of them", of="within"
     )
-    distance_m: float | str | None = field(
-        default=None,
-        metadata=about("metres, inclusive, or the observations' column of them", of="within"),
+    exclude_self: bool = option(
+        False, "no reference of the observation's own row: a set against itself"
     )
-    exclude_self: bool = field(
-        default=False,
-        metadata=about("no reference of the observation's own row: a set against itself"),
+    once: bool = option(False, "of a set against itself each pair once", of="within")
+    summary: dict[str, tuple[str, ...]] | None = option(
+        None,
+        "a row an observation: how many references match it, and sum, mean, min or max of columns "
+        "of them; a JSON object",
     )
-    once: bool = field(
-        default=False, metadata=about("of a set against itself each pair once", of="within")
+    summary_by: SummaryBy = option(
+        "observation", "reference: a row a reference, of its observations", of="within"
     )
-    summary: dict[str, tuple[str, ...]] | None = field(
-        default=None,
-        metadata=about(
-            "a row an observation: how many references match it, and sum, mean, min or max of "
-            "columns of them; a JSON object"
-        ),
+    near: bool = option(False, "also where the reference lies, and the bearing to it, in degrees")
+    earth: Earth = option(
+        "sphere", "what metres are measured on: a sphere, or for points the ellipsoid of WGS 84"
     )
-    summary_by: SummaryBy = field(
-        default="observation",
-        metadata=about("reference: a row a reference, of its observations", of="within"),
+    algorithm: Algorithm = option("auto", "how to search; same answer")
+    how: How = option(
+        "left", "left: all observations; inner: matched ones only, the default of within"
     )
-    near: bool = field(
-        default=False,
-        metadata=about("also where the reference lies, and the bearing to it, in degrees"),
-    )
-    earth: Earth = field(
-        default="sphere",
-        metadata=about(
-            "what metres are measured on: a sphere, or for points the ellipsoid of WGS 84"
-        ),
-    )
-    algorithm: Algorithm = field(default="auto", metadata=about("how to search; same answer"))
-    how: How = field(
-        default="left",
-        metadata=about("left: all observations; inner: matched ones only, the default of within"),
-    )
-    columns: tuple[str, ...] = field(
-        default=(), metadata=about("reference columns to carry into the result; `*` for all")
-    )
-    observation_columns: tuple[str, ...] = field(
-        default=(), metadata=about("likewise of the observations")
-    )
+    columns: tuple[str, ...] = option((), "reference columns to carry into the result; `*` for all")
+    observation_columns: tuple[str, ...] = option((), "likewise of the observations")
     filters: FilterOptions | None = None
 
     def __post_init__(self) -> None:
