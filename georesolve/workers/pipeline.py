@@ -45,12 +45,6 @@ _TIMES_LONGER = 3.0
 """A run is late that takes so many times longer than the longest, and these seconds more."""
 
 
-# Not `distributed.wait`, which looks at all futures in flight whenever one has ended: 64 workers
-# have 512.
-_Ended = SimpleQueue[Future[Any]]
-"""Futures in the order in which they ended."""
-
-
 class JobCancelled(Exception):
     """The job was cancelled, and no worker has it in hand any more."""
 
@@ -169,10 +163,8 @@ def _records(
 ) -> Iterator[tuple[Chunk, dict[str, Any]]]:
     """Yield chunks with their records as they finish, a window of runs of them in flight."""
     waiting = todo[::-1]
-    running: dict[Future[Any], Run] = {}
-    stragglers = _Stragglers()
-    ended = _Ended()
-    submit = partial(_submit, cluster.client, job, ended)
+    flight, stragglers = _Flight(cluster.client, job), _Stragglers()
+    running = flight.running
     window = _WINDOW_A_WORKER * n_workers
     n_threads = CHUNKS_IN_HAND[cluster.device] * n_workers
     seconds: float | None = None
@@ -191,17 +183,14 @@ def _records(
                             alone.add(batch[-1])
                         else:
                             batch.append(next_run(waiting, n_threads, seconds))
-                    running |= submit(batch)
+                    flight.submit(batch)
                     stragglers.begin()
                 if not waiting and not suspects and (late := stragglers.among(running.values())):
-                    running |= _submit_copies(cluster.client, job, late, submit)
+                    flight.submit_copies(late)
                     stragglers.begin()
                 if called := suspects.call(0 if running else _POLL_SECONDS):
-                    running |= submit([(chunk,) for chunk in called])
-                for future in _next_of(ended, _POLL_SECONDS if running else 0):
-                    if future not in running:
-                        continue  # It was let go: the other copy of its run finished first.
-                    run = running.pop(future)
+                    flight.submit([(chunk,) for chunk in called])
+                for future, run in flight.take_ended(_POLL_SECONDS if running else 0):
                     for chunk in run:
                         suspects.dismiss(chunk)
                     trouble = _trouble(job, future)
@@ -214,9 +203,8 @@ def _records(
                     if left and run in running.values():
                         # Its other copy goes on: it would write its part beside those of halves.
                         continue
-                    _drop(
-                        cluster.client, running, [one for one, its in running.items() if its == run]
-                    )
+                    # A copy that is not needed any more ends without a part.
+                    flight.drop([one for one, its in running.items() if its == run])
                     lasted = [sum(record["seconds"].values()) for record in records.values()]
                     if records:
                         stragglers.note(sum(lasted))
@@ -225,7 +213,7 @@ def _records(
                     if is_killed:
                         suspects.add(left.pop(0))
                         # More like it would end more workers.
-                        left += _recalled(cluster.client, running, suspects.on_trial)
+                        left += flight.recall(suspects.on_trial)
                     elif isinstance(trouble, MemoryError) and run in alone:
                         left = [half for chunk in left for half in _halves(job, chunk, trouble)]
                     elif isinstance(trouble, MemoryError):
@@ -236,25 +224,103 @@ def _records(
                         waiting = sorted([*waiting, *left], reverse=True)
         except BaseException:
             if cluster.is_up():
-                _stop(job, list(running))
-                _let_go(cluster.client, list(running))
+                flight.stop()
             raise
 
 
-def _recalled(
-    client: Client, running: dict[Future[Any], Run], on_trial: Chunk | None
-) -> list[Chunk]:
-    """Take back the chunks of runs that no worker has in hand, but not the one on trial."""
-    in_hand = {key for keys in client.processing().values() for key in keys}
-    queued = [
-        future
-        for future, run in running.items()
-        if future.key not in in_hand and not future.done() and run != (on_trial,)
-    ]
-    runs = {running[future] for future in queued}
-    _drop(client, running, queued)
-    # A copy that a worker has in hand goes on.
-    return [chunk for run in runs.difference(running.values()) for chunk in run]
+class _Flight:
+    """The runs of a job that were submitted; `running` are those not yet ended, by futures."""
+
+    def __init__(self, client: Client, job: Job) -> None:
+        self.running: dict[Future[Any], Run] = {}
+        self._client, self._job = client, job
+        # In the order in which they ended. Not `distributed.wait`, which looks at all futures in
+        # flight whenever one has ended: 64 workers have 512.
+        self._ended = SimpleQueue[Future[Any]]()
+
+    def submit(self, batch: list[Run], workers: list[str] | None = None) -> None:
+        """Send runs to the workers, or to some of them, as partitions of collections."""
+        # A second to load, in which a service would not answer yet: `open_cluster` has loaded it.
+        import dask.dataframe as dd
+
+        # One word: Dask leaves out what follows a dash.
+        word, ended = f"run_{self._job.id.replace('-', '_')}", self._ended
+        for first in range(0, len(batch), _PARTITIONS):
+            # Of one collection Dask begins the last partition first, and counts them by their
+            # digits: so many it takes in the order of their rows, and the result grows from its
+            # begin.
+            runs = batch[first : first + _PARTITIONS][::-1]
+            # Optimised, a run is one task, named after the first words of these two: the dashboard
+            # shows which job it belongs to. What follows them is never used twice: a scheduler of
+            # which a killed service was a client may still know its tasks.
+            collection = (
+                dd.from_map(bounds, runs, meta=RUN, label=f"resolve-{secrets.token_hex(8)}")
+                .map_partitions(resolve_run, self._job, resolve, meta=RUN, token=word)
+                .optimize()
+            )
+            # Batches of a minute would count as one, and the first of each be taken before all
+            # others.
+            sent = self._client.persist(collection, workers=workers, fifo_timeout="0s")
+            for future in futures_of(sent):
+                self.running[future] = runs[future.key[1]]
+                # It holds the collection: a scheduler of this process finds its expressions by
+                # their names as it reads the graph, and fails where they are let go of meanwhile.
+                future.add_done_callback(lambda one, _held=collection: ended.put(one))
+
+    def submit_copies(self, late: list[Run]) -> None:
+        """Send runs that are late a second time, as many as there are workers without work."""
+        idle = [address for address, tasks in self._client.processing().items() if not tasks]
+        if again := late[: len(idle)]:
+            logger.warning(
+                "job %s: %s are late, and computed elsewhere as well", self._job.id, again
+            )
+            self.submit(again, idle)
+
+    def take_ended(self, seconds: float) -> Iterator[tuple[Future[Any], Run]]:
+        """Some that have finished, failed or been cancelled, after a wait for the first of them."""
+        try:
+            ended = [self._ended.get(timeout=seconds)]
+        except Empty:
+            return
+        ended += [self._ended.get() for _ in range(min(self._ended.qsize(), _AT_ONCE - 1))]
+        for future in ended:
+            # Else it was let go: the other copy of its run finished first.
+            if future in self.running:
+                yield future, self.running.pop(future)
+
+    def recall(self, on_trial: Chunk | None) -> list[Chunk]:
+        """Take back the chunks of runs that no worker has in hand, but not the one on trial."""
+        in_hand = {key for keys in self._client.processing().values() for key in keys}
+        queued = [
+            future
+            for future, run in self.running.items()
+            if future.key not in in_hand and not future.done() and run != (on_trial,)
+        ]
+        runs = {self.running[future] for future in queued}
+        self.drop(queued)
+        # A copy that a worker has in hand goes on.
+        return [chunk for run in runs.difference(self.running.values()) for chunk in run]
+
+    def drop(self, futures: list[Future[Any]]) -> None:
+        """Have the scheduler forget tasks, those too that have not ended."""
+        for future in futures:
+            del self.running[future]
+        # It tells all clients of what is cancelled, and logs the stack of an error where one has
+        # gone, as when the service stops: what has ended is released.
+        if waiting := [future for future in futures if not future.done()]:
+            self._client.cancel(waiting)
+        for future in futures:
+            future.release()
+
+    def stop(self) -> None:
+        """End a job that has failed or is cancelled, once no worker has it in hand any more."""
+        futures = list(self.running)
+        # The flag, not a cancelled future, ends what runs, and at once what is queued behind it.
+        # After that nobody writes into the folder of the job.
+        with contextlib.suppress(TimeoutError, CancelledError, OSError):
+            self._job.cancel()
+            wait(futures, timeout=_STOP_SECONDS)
+        self.drop(futures)
 
 
 def _halves(job: Job, chunk: Chunk, trouble: MemoryError) -> list[Chunk]:
@@ -309,64 +375,6 @@ class _Stragglers:
         return [run for run, times in Counter(running).items() if times == 1]
 
 
-def _submit_copies(
-    client: Client, job: Job, late: list[Run], submit: Callable[..., dict[Future[Any], Run]]
-) -> dict[Future[Any], Run]:
-    """Send runs that are late a second time, as many as there are workers without work."""
-    idle = [address for address, tasks in client.processing().items() if not tasks]
-    again = late[: len(idle)]
-    if not again:
-        return {}
-    logger.warning("job %s: %s are late, and computed elsewhere as well", job.id, again)
-    return submit(again, idle)
-
-
-def _drop(client: Client, running: dict[Future[Any], Run], futures: list[Future[Any]]) -> None:
-    """Let go of copies that are not needed any more; what runs of them ends without a part."""
-    for future in futures:
-        del running[future]
-    _let_go(client, futures)
-
-
-def _submit(
-    client: Client,
-    job: Job,
-    ended: _Ended,
-    batch: list[Run],
-    workers: list[str] | None = None,
-) -> dict[Future[Any], Run]:
-    """Send a batch of runs to the workers, or to some of them, as partitions of a collection.
-
-    Each future goes to `ended` once it has finished, failed or been cancelled.
-    """
-    # A second to load, in which a service would not answer yet: `open_cluster` has loaded it.
-    import dask.dataframe as dd
-
-    # One word: Dask leaves out what follows a dash.
-    word = f"run_{job.id.replace('-', '_')}"
-    futures: dict[Future[Any], Run] = {}
-    for first in range(0, len(batch), _PARTITIONS):
-        # Of one collection Dask begins the last partition first, and counts them by their digits:
-        # so many it takes in the order of their rows, and the result grows from its begin.
-        runs = batch[first : first + _PARTITIONS][::-1]
-        # Optimised, a run is one task, named after the first words of these two: the dashboard
-        # shows which job it belongs to. What follows them is never used twice: a scheduler of which
-        # a killed service was a client may still know its tasks.
-        collection = (
-            dd.from_map(bounds, runs, meta=RUN, label=f"resolve-{secrets.token_hex(8)}")
-            .map_partitions(resolve_run, job, resolve, meta=RUN, token=word)
-            .optimize()
-        )
-        # Batches of a minute would count as one, and the first of each be taken before all others.
-        sent = client.persist(collection, workers=workers, fifo_timeout="0s")
-        for future in futures_of(sent):
-            futures[future] = runs[future.key[1]]
-            # It holds the collection: a scheduler of this process finds its expressions by their
-            # names as it reads the graph, and fails where they are let go of meanwhile.
-            future.add_done_callback(lambda future, _held=collection: ended.put(future))
-    return futures
-
-
 def _check(cluster: Cluster, job: Job, cancelled: Callable[[], bool]) -> None:
     """End the run when the job is cancelled, or the cluster lost; keep its workers up."""
     if cancelled():
@@ -406,31 +414,3 @@ def _is_guilty(client: Client, trouble: BaseException | None) -> bool:
         return False
     ready = {event["address"] for _, event in client.get_events(READY)}
     return trouble.last_worker.address in ready
-
-
-def _next_of(ended: _Ended, seconds: float) -> list[Future[Any]]:
-    """Some futures that have ended since, after a wait for the first of them."""
-    try:
-        first = ended.get(timeout=seconds)
-    except Empty:
-        return []
-    return [first, *(ended.get() for _ in range(min(ended.qsize(), _AT_ONCE - 1)))]
-
-
-def _let_go(client: Client, futures: list[Future[Any]]) -> None:
-    """Have the scheduler forget tasks, those too that have not ended."""
-    # It tells all clients of what is cancelled, and logs the stack of an error where one has gone,
-    # as when the service stops: what has ended is released.
-    if waiting := [future for future in futures if not future.done()]:
-        client.cancel(waiting)
-    for future in futures:
-        future.release()
-
-
-def _stop(job: Job, running: list[Future[Any]]) -> None:
-    """Wait until no worker has a job in hand any more that has failed or is cancelled."""
-    # The flag, not a cancelled future, ends what runs, and at once what is queued behind it. After
-    # that nobody writes into the folder of the job.
-    with contextlib.suppress(TimeoutError, CancelledError, OSError):
-        job.cancel()
-        wait(running, timeout=_STOP_SECONDS)
