@@ -111,8 +111,7 @@ class Search:
         shaped = self._asking or self.references
         if shaped.shapes is not None:
             return kernels.ShapeIndex(shaped.rows, shaped.shapes, self.device)
-        degrees = self.on_device(self.references.lat_deg, self.references.lon_deg)
-        return kernels.build_index(*degrees, copies=copies, earth=self.earth)
+        return kernels.build_index(*self._degrees(), copies=copies, earth=self.earth)
 
     def save_index(self, path: Path) -> None:
         """Write the index to a file, from a CPU; a GPU builds one sooner than it reads one."""
@@ -124,10 +123,10 @@ class Search:
         if self.device == "cpu" and self.earth == "sphere" and path.exists():
             self._index = map_index(path, self.references.sha256)
 
-    def on_device(self, lat_deg: np.ndarray, lon_deg: np.ndarray) -> tuple[Any, Any]:
-        """Coordinates on the device of the search."""
-        to_device = backend_on(self.device).to_device
-        return to_device(lat_deg), to_device(lon_deg)
+    def _degrees(self, some: slice = slice(None)) -> Degrees:
+        """The references on the device of the search, or some of them."""
+        axes = self.references.lat_deg[some], self.references.lon_deg[some]
+        return Degrees(*map(backend_on(self.device).to_device, axes))
 
     def keys(self, options: MatchOptions) -> Keys:
         """The groups and times of the references, as options name them."""
@@ -145,12 +144,7 @@ class Search:
         """The index of the references by group and in time."""
         # Without the window, by which a worker tells some apart: another finds the same.
         key = narrowed.how[:3]
-
-        def made() -> kernels.FilteredIndex:
-            degrees = self.on_device(self.references.lat_deg, self.references.lon_deg)
-            return narrowed.built(Degrees(*degrees), self.device)
-
-        return _once(self._filtered, key, made)
+        return _once(self._filtered, key, lambda: narrowed.built(self._degrees(), self.device))
 
     def batch(self, observations: Points, first_row: int, options: MatchOptions) -> Batch:
         """Observations, with what each may match."""
@@ -189,8 +183,7 @@ class Search:
     def _points(self) -> Iterator[tuple[Any, Any]]:
         """All references, some at a time, as lines and polygons ask for them."""
         for chunk in Chunk(0, self.references.rows).pieces(MADE_PAIRS):
-            some = slice(*chunk)
-            yield self.on_device(self.references.lat_deg[some], self.references.lon_deg[some])
+            yield self._degrees(slice(*chunk))
 
     def _fitting(self, batch: Batch, options: MatchOptions) -> Iterable[Batch]:
         """A batch in parts whose pairs a GPU holds; on a CPU they lie where the result does."""

@@ -56,12 +56,12 @@ class ShapeReader:
     def take(self, geometries: np.ndarray, first_row: int) -> tuple[pa.Array, pa.Array]:
         """Take the shapes of some rows; where each of them begins, longitudes and latitudes."""
         outline = outline_of(geometries, self.edging)
-        flawed = outline.flawed
-        if flawed.rows.size and not self._keeps_invalid:
-            row = first_row + int(flawed.rows[0])
-            others = f" (as do {flawed.rows.size - 1} more)" if flawed.rows.size > 1 else ""
+        if outline.flaws and not self._keeps_invalid:
+            first, why = next(iter(outline.flaws.items()))
+            row, more = first_row + first, len(outline.flaws) - 1
+            others = f" (as do {more} more)" if more else ""
             detail = (
-                f"row {row}{others} holds no shape: {flawed.why[0]}; mend such rows, or keep them "
+                f"row {row}{others} holds no shape: {why}; mend such rows, or keep them "
                 "with the option on_invalid=null"
             )
             raise wrong_geometry(self._file, self._column, detail, row)

@@ -18,7 +18,6 @@ by group and in time."""
 _LONG_SECONDS = 4.0
 """How long a search takes at least that is worth the look at a sample."""
 _SMALL_SECONDS = 0.05
-_SMALL_ROWS = ROW_GROUP
 QUICKLY_INDEXED = 2**20
 """References that two cores read and index in a tenth of a second: a request waits for no more."""
 
@@ -39,7 +38,7 @@ def most_at_hand(references: PointSet, options: MatchOptions) -> int:
     """
     compared = shapes_compared(references, options.k)
     rate = rows_a_second(references.as_points, options, "cpu", compared)
-    return min(_SMALL_ROWS // options.k, int(_SMALL_SECONDS * rate))
+    return min(ROW_GROUP // options.k, int(_SMALL_SECONDS * rate))
 
 
 def takes_long(

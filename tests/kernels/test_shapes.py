@@ -80,7 +80,7 @@ def observations(rng, geometries, n=30):
 
 def index_of(geometries, edging):
     outline = outline_of(np.array(geometries, object), edging)
-    assert not outline.flawed.rows.size, outline.flawed.why
+    assert not outline.flaws, outline.flaws
     return ShapeIndex(len(geometries), shapes_of(outline, edging))
 
 

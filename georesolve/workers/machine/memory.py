@@ -20,13 +20,14 @@ _CPU_BYTES_A_REFERENCE = 90
 _CPU_BYTES_AN_OBSERVATION = 62
 _CPU_BYTES_A_NEIGHBOUR = 44
 _COORDINATES_BYTES = 16
+_MACHINE_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class _Limits(NamedTuple):
-    """What this process may use; None for all that the machine has, or that memory holds."""
+    """What this process may use, and how many references at a time, if not what memory holds."""
 
-    host_bytes: int | None = None
-    device_bytes: int | None = None
+    host_bytes: int = _MACHINE_BYTES
+    device_bytes: int = _MACHINE_BYTES
     references_a_piece: int | None = None
 
 
@@ -40,13 +41,13 @@ def set_memory(device: Device, limit_bytes: int | None, references_a_piece: int 
     counts. So many references are searched at a time, None for as many as memory holds.
     """
     global _limits
-    available = limit_bytes
+    available = host_bytes = limit_bytes or _MACHINE_BYTES
     if device == "cuda":
         # Here, because only a worker may import what touches a GPU.
         import cupy
 
         available = int(cupy.cuda.Device().mem_info[1])
-    _limits = _Limits(limit_bytes, available, references_a_piece)
+    _limits = _Limits(host_bytes, available, references_a_piece)
 
 
 @contextmanager
@@ -63,15 +64,7 @@ def in_pieces(n_references: int) -> Iterator[None]:
 
 def available_bytes() -> int:
     """Memory that searches may take: the device's, or on a CPU that of the process."""
-    return _limits.device_bytes or _of_machine()
-
-
-def _host_bytes() -> int:
-    return _limits.host_bytes or _of_machine()
-
-
-def _of_machine() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return _limits.device_bytes
 
 
 def search_bytes(device: Device, n_references: int, n_observations: int, k: int) -> int:
@@ -91,12 +84,12 @@ def indexes_bytes() -> int:
 
 def columns_bytes() -> int:
     """Memory of the host that columns of reference sets may take together."""
-    return int(_COLUMNS_SHARE * _host_bytes())
+    return int(_COLUMNS_SHARE * _limits.host_bytes)
 
 
 def column_bytes() -> int:
     """Memory of the host that a single column of a reference set may take."""
-    return int(_COLUMN_SHARE * _host_bytes())
+    return int(_COLUMN_SHARE * _limits.host_bytes)
 
 
 def references_at_once(device: Device) -> int:

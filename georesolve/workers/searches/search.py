@@ -6,7 +6,7 @@ A sample of every answer is searched again; a device that is lost or wrong ends 
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -135,7 +135,5 @@ def device_in_use() -> Iterator[None]:
         raise
 
 
-def rehearsing() -> AbstractContextManager[None]:
-    """Raise for a while what would end the process: there is no work in hand to be tried again."""
-    rehearsing: AbstractContextManager[None] = dask.config.set({_REHEARSING: True})
-    return rehearsing
+rehearsing = partial(dask.config.set, {_REHEARSING: True})
+"""Raises for a while what would end the process: there is no work in hand to be tried again."""

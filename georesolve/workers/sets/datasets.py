@@ -372,8 +372,7 @@ def rows_of(dataset: Dataset, columns: list[str], size: int) -> Iterator[pa.Reco
         return
     assert not isinstance(file, SourceFiles), "it is one file"
     with file.place.asked(file.name) if isinstance(file, Object) else nullcontext():
-        opened = streamed(file.open() if isinstance(file, Object) else file)
-        yield from opened.iter_batches(size, columns=columns, use_threads=False)
+        yield from streamed(file).iter_batches(size, columns=columns, use_threads=False)
 
 
 class Coordinates:
@@ -386,13 +385,8 @@ class Coordinates:
     def __init__(self, dataset: Dataset) -> None:
         self._rows = dataset.rows
         self._file: SourceFiles | InMemory | pq.ParquetFile
-        match dataset.file:
-            case Path() as path:
-                self._file = streamed(path)
-            case Object() as object:
-                self._file = streamed(object.open())
-            case rows:
-                self._file = rows
+        file = dataset.file
+        self._file = file if isinstance(file, SourceFiles | InMemory) else streamed(file)
         self._names = [dataset.lon, dataset.lat]
 
     def of(self, rows: np.ndarray) -> np.ndarray:
@@ -500,7 +494,7 @@ def in_dictionaries(schema: pa.Schema) -> list[str]:
 
 
 def streamed(
-    file: Path | BinaryIO | pa.NativeFile, metadata: pq.FileMetaData | None = None
+    file: Path | Object | BinaryIO | pa.NativeFile, metadata: pq.FileMetaData | None = None
 ) -> pq.ParquetFile:
     """A Parquet file to go through once, batch by batch.
 
@@ -508,6 +502,7 @@ def streamed(
     a little at a time, and not a whole column of a row group.
     """
     buffer_size = _READ_BYTES if isinstance(file, Path) else 0
+    file = file.open() if isinstance(file, Object) else file
     return pq.ParquetFile(file, metadata=metadata, pre_buffer=False, buffer_size=buffer_size)
 
 

@@ -28,13 +28,6 @@ _OPPOSITE = 2.0**-40
 """Square of the sum of two unit vectors that are opposite: up to 6 m."""
 
 
-class Flawed(NamedTuple):
-    """Rows that are no shapes, ascending, and why each is none."""
-
-    rows: np.ndarray
-    why: list[str]
-
-
 class _Paths(NamedTuple):
     """Rings, lines and points, the row and the polygon of each, and whether it is a hole."""
 
@@ -65,7 +58,8 @@ class Outline(NamedTuple):
     arcs: np.ndarray
     lon: np.ndarray
     lat: np.ndarray
-    flawed: Flawed
+    flaws: dict[int, str]
+    """By row, ascending, why it is no shape."""
 
 
 def outline_of(geometries: np.ndarray, how: Edging) -> Outline:
@@ -82,11 +76,11 @@ def outline_of(geometries: np.ndarray, how: Edging) -> Outline:
     lon, lat = np.full((2, len(geometries)), np.nan)
     lon[paths.row[edges.path[::-1]]] = edges.lon[::-1, 0]
     lat[paths.row[edges.path[::-1]]] = edges.lat[::-1, 0]
-    flawed = np.flatnonzero(why != "")
+    flaws = {row: why[row] for row in np.flatnonzero(why != "").tolist()}
     arcs = np.ones(edges.path.size, np.int64)
     if how.edges == "planar":
         arcs = _number_of_arcs(edges, how.densify_m)
-    return Outline(paths, edges, arcs, lon, lat, Flawed(flawed, why[flawed].tolist()))
+    return Outline(paths, edges, arcs, lon, lat, flaws)
 
 
 def shapes_of(outline: Outline, how: Edging) -> Shapes:

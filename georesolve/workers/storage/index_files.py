@@ -181,8 +181,7 @@ class IndexFolder:
     def keep_only(self, sets: Collection[str]) -> None:
         """Remove the indexes of all sets but some, and what killed processes have left."""
         for path in self.path.iterdir() if self.path.is_dir() else ():
-            is_index = path.suffix == _SUFFIX and path.stem in sets
-            if not is_index:
+            if path.suffix != _SUFFIX or path.stem not in sets:
                 path.unlink(missing_ok=True)
 
     def _drop_oldest(self, files: dict[Path, int]) -> None:
