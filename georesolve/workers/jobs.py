@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from georesolve.kernels import MAX_K, Earth
 from georesolve.kernels.ways import Algorithm
-from georesolve.workers.storage.places import Folder, Home, Place, own_place, place_of_parts
+from georesolve.workers.storage.places import Home, Place, own_place, place_of_parts
 
 if TYPE_CHECKING:
     from georesolve.workers.sets.datasets import Dataset, PointSet
@@ -270,10 +270,9 @@ class Job:
         options = replace(
             self.options, summary=counted, how="left", observation_columns=(), near=False
         )
-        folder = self.records.below("counted")
         return replace(
             self,
-            folder=folder.path if isinstance(folder, Folder) else folder,
+            folder=self.records.below("counted"),
             observations=replace(self.observations, id=None),
             options=options,
             output=None,

@@ -6,7 +6,7 @@ import secrets
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -163,7 +163,7 @@ def _records(
 ) -> Iterator[tuple[Chunk, dict[str, Any]]]:
     """Yield chunks with their records as they finish, a window of runs of them in flight."""
     waiting = todo[::-1]
-    flight, stragglers = _Flight(cluster.client, job), _Stragglers()
+    flight = _Flight(cluster.client, job)
     running = flight.running
     window = _WINDOW_A_WORKER * n_workers
     n_threads = CHUNKS_IN_HAND[cluster.device] * n_workers
@@ -184,10 +184,8 @@ def _records(
                         else:
                             batch.append(next_run(waiting, n_threads, seconds))
                     flight.submit(batch)
-                    stragglers.begin()
-                if not waiting and not suspects and (late := stragglers.among(running.values())):
-                    flight.submit_copies(late)
-                    stragglers.begin()
+                if not waiting and not suspects:
+                    flight.submit_late()
                 if called := suspects.call(0 if running else _POLL_SECONDS):
                     flight.submit([(chunk,) for chunk in called])
                 for future, run in flight.take_ended(_POLL_SECONDS if running else 0):
@@ -207,7 +205,7 @@ def _records(
                     flight.drop([one for one, its in running.items() if its == run])
                     lasted = [sum(record["seconds"].values()) for record in records.values()]
                     if records:
-                        stragglers.note(sum(lasted))
+                        flight.note(sum(lasted))
                         seconds = lasted[-1]
                     yield from records.items()
                     if is_killed:
@@ -229,7 +227,11 @@ def _records(
 
 
 class _Flight:
-    """The runs of a job that were submitted; `running` are those not yet ended, by futures."""
+    """The runs of a job that were submitted; `running` are those not yet ended, by futures.
+
+    A worker may hang in a read, so a copy may run beside a run that is late. The first of the two
+    to finish counts: both write the same bytes.
+    """
 
     def __init__(self, client: Client, job: Job) -> None:
         self.running: dict[Future[Any], Run] = {}
@@ -237,6 +239,7 @@ class _Flight:
         # In the order in which they ended. Not `distributed.wait`, which looks at all futures in
         # flight whenever one has ended: 64 workers have 512.
         self._ended = SimpleQueue[Future[Any]]()
+        self._longest_seconds, self._since = 0.0, time.monotonic()
 
     def submit(self, batch: list[Run], workers: list[str] | None = None) -> None:
         """Send runs to the workers, or to some of them, as partitions of collections."""
@@ -266,15 +269,26 @@ class _Flight:
                 # It holds the collection: a scheduler of this process finds its expressions by
                 # their names as it reads the graph, and fails where they are let go of meanwhile.
                 future.add_done_callback(lambda one, _held=collection: ended.put(one))
+        # All have all the time again.
+        self._since = time.monotonic()
 
-    def submit_copies(self, late: list[Run]) -> None:
+    def note(self, seconds: float) -> None:
+        """Take note of a finished run: its fellows may take as long."""
+        self._longest_seconds = max(self._longest_seconds, seconds)
+        self._since = time.monotonic()
+
+    def submit_late(self) -> None:
         """Send runs that are late a second time, as many as there are workers without work."""
+        patience = _PATIENCE_SECONDS + _TIMES_LONGER * self._longest_seconds
+        if not self._longest_seconds or time.monotonic() - self._since < patience:
+            return
+        late = [run for run, times in Counter(self.running.values()).items() if times == 1]
         idle = [address for address, tasks in self._client.processing().items() if not tasks]
         if again := late[: len(idle)]:
             logger.warning(
                 "job %s: %s are late, and computed elsewhere as well", self._job.id, again
             )
-            self.submit(again, idle)
+        self.submit(again, idle)
 
     def take_ended(self, seconds: float) -> Iterator[tuple[Future[Any], Run]]:
         """Some that have finished, failed or been cancelled, after a wait for the first of them."""
@@ -346,33 +360,6 @@ def _records_of(job: Job, run: Run, *, is_done: bool) -> dict[Chunk, dict[str, A
             if is_done:
                 raise
     return records
-
-
-class _Stragglers:
-    """The stragglers of one job, of which a copy may run beside each: a worker may hang in a read.
-
-    The first of the two to finish counts: both write the same bytes.
-    """
-
-    def __init__(self) -> None:
-        self._longest_seconds = 0.0
-        self._since = time.monotonic()
-
-    def note(self, seconds: float) -> None:
-        """Take note of a finished run: its fellows may take as long."""
-        self._longest_seconds = max(self._longest_seconds, seconds)
-        self.begin()
-
-    def begin(self) -> None:
-        """Take note that runs were submitted: they have all the time again."""
-        self._since = time.monotonic()
-
-    def among(self, running: Iterable[Run]) -> list[Run]:
-        """Those that are late, and have no copy, once one of their fellows has finished."""
-        patience = _PATIENCE_SECONDS + _TIMES_LONGER * self._longest_seconds
-        if not self._longest_seconds or time.monotonic() - self._since < patience:
-            return []
-        return [run for run, times in Counter(running).items() if times == 1]
 
 
 def _check(cluster: Cluster, job: Job, cancelled: Callable[[], bool]) -> None:

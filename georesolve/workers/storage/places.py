@@ -256,7 +256,7 @@ class Prefix(NamedTuple):
 Place = Folder | Prefix
 PARTS = "parts"
 """Where, in the folder of a job, its result lies that is written nowhere else."""
-Home: TypeAlias = Path | Prefix
+Home: TypeAlias = Path | Place
 """Where the files of a job lie that are the service's: the path of a folder, or a prefix."""
 
 
