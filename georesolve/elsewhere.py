@@ -7,7 +7,7 @@ other clients of the store find them. What a service may read is said in `intake
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -115,11 +115,8 @@ def _found(href: str) -> list[Elsewhere]:
     with one._asked():
         store = _store(one.root)
         if one.key == folder and folder:
-            try:
+            with suppress(FileNotFoundError):
                 store.head(one.key)
-            except FileNotFoundError:
-                pass
-            else:
                 return [one]
         # Consoles make empty objects that stand for folders.
         pages = store.list(folder or None)

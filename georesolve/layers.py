@@ -1,9 +1,9 @@
 """Results as GeoPackage, FlatGeobuf and shapefile, by GDAL."""
 
-import shutil
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -61,11 +61,9 @@ def write_layer(
             named = as_plain(batch.select(rest)).rename_columns(names)
             yield named.append_column(_GEOMETRY, wkb)
 
-    folder = temporary.with_name(f"{temporary.name}.parts")
-    folder.mkdir()
-    try:
+    with TemporaryDirectory(prefix=f"{temporary.name}.", dir=temporary.parent) as folder:
         # GDAL tells by its name what a shapefile is, and would make a folder of any other.
-        made = folder / f"{target.stem}.{format}"
+        made = Path(folder) / f"{target.stem}.{format}"
         reader = pa.RecordBatchReader.from_batches(
             pa.schema(zip(names, plain.types, strict=True)).append(
                 pa.field(_GEOMETRY, pa.binary())
@@ -82,13 +80,11 @@ def write_layer(
             crs="EPSG:4326",
             **_WRITING.get(format, {}),
         )
-        for part in folder.iterdir():
+        for part in made.parent.iterdir():
             if part != made:
                 with complete(target.with_suffix(part.suffix)) as beside:
                     part.replace(beside)
         made.replace(temporary)
-    finally:
-        shutil.rmtree(folder)
 
 
 def _short(names: list[str], longest: int | None) -> list[str]:

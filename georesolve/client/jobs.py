@@ -1,7 +1,6 @@
 """A job as its client sees it: how far it is, and its matches when they are there."""
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from datetime import datetime
@@ -23,18 +22,14 @@ if TYPE_CHECKING:
 
 _LIVE = ("accepted", "running")
 _LISTEN_AGAIN_SECONDS = 0.5
-_NOTHING_PASSES: frozenset[int] = frozenset()
 
 T = TypeVar("T")
 
 
-class _Told(ABC):
+class _Told:
     """What a service said of a job last."""
 
-    @property
-    @abstractmethod
-    def info(self) -> dict[str, Any]:
-        """What the service said of it last."""
+    info: dict[str, Any]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id}: {self.status}, {self.info['message']}>"
@@ -82,16 +77,11 @@ class AsyncJob(_Told):
         self._exchange = exchange
         self._is_own = is_own
         self._progress = progress
-        self._info = info
-
-    @property
-    def info(self) -> dict[str, Any]:
-        """What the service said of it last."""
-        return self._info
+        self.info = info
 
     async def refresh(self) -> None:
         """Look how far it is."""
-        self._info = (await self._exchange.ask("GET", self._path)).json()
+        self.info = (await self._exchange.ask("GET", self._path)).json()
 
     async def wait(self) -> None:
         """Wait until it has ended, with a progress bar.
@@ -117,16 +107,16 @@ class AsyncJob(_Told):
                 raise
         if self.status != "successful":
             # The address of the result says why there is none.
-            await self._exchange.ask("GET", f"{self._path}/results", passing=_NOTHING_PASSES)
+            await self._exchange.ask("GET", f"{self._path}/results", passing=frozenset())
 
     async def dismiss(self) -> None:
         """Stop it; remove it with its result when it has ended."""
-        self._info = (await self._exchange.ask("DELETE", self._path)).json()
+        self.info = (await self._exchange.ask("DELETE", self._path)).json()
 
     async def rename(self, name: str) -> None:
         """Change what lists call it: at first that is what it was made of."""
         body = Document({"name": name})
-        self._info = (await self._exchange.ask("PATCH", self._path, body=body)).json()
+        self.info = (await self._exchange.ask("PATCH", self._path, body=body)).json()
 
     async def report(self) -> dict[str, Any]:
         """What it did: counts by status, timings by stage, devices, versions, checksums."""
@@ -214,7 +204,7 @@ class AsyncJob(_Told):
                 # A stream that is cut off or held back on its way says nothing of the job.
                 with suppress(ServiceError):
                     async with aclosing(self._events()) as events:
-                        async for self._info in events:
+                        async for self.info in events:
                             show(self.info["rows_done"], self.info["rows"])
                 if self.status in _LIVE:
                     await self._exchange.wire.pause(_LISTEN_AGAIN_SECONDS)
@@ -250,7 +240,7 @@ class Job(_Told):
         self.awaited = awaited
 
     @property
-    def info(self) -> dict[str, Any]:
+    def info(self) -> dict[str, Any]:  # type: ignore[override]
         """What the service said of it last."""
         return self.awaited.info
 

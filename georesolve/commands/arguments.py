@@ -127,10 +127,6 @@ def _names(given: str) -> tuple[str, ...] | Literal["*"]:
     return EVERY if given == EVERY else tuple(given.split(","))
 
 
-def _list(given: str) -> tuple[str, ...]:
-    return tuple(given.split(","))
-
-
 def _length(given: str) -> str | float:
     """A length of time with its unit, or a number for times that are numbers."""
     for number in (int, float):
@@ -143,10 +139,8 @@ def metres(text: str) -> float:
     """Metres of a distance with its unit (`50km`, `800 m`, `3mi`), or of a number of metres."""
     match = _DISTANCE.fullmatch(text)
     if match is not None and (unit := match[2] or "m") in METRES:
-        try:
+        with suppress(ValueError):
             return float(match[1]) * METRES[unit]
-        except ValueError:
-            pass
     raise argparse.ArgumentTypeError(
         f"{text!r} is not a distance: write a number and one of {', '.join(METRES)}, as in 50km"
     )
@@ -173,9 +167,9 @@ _TAKEN: dict[str, tuple[Callable[[str], Any], str]] = {
     "densify_m": (metres, "DISTANCE"),
     "columns": (_names, "A,B"),
     "observation_columns": (_names, "A,B"),
-    "by": (_list, "A,B"),
-    "observation_by": (_list, "A,B"),
-    "reference_by": (_list, "A,B"),
+    "by": (_names, "A,B"),
+    "observation_by": (_names, "A,B"),
+    "reference_by": (_names, "A,B"),
     "max_time": (_length, "TIME"),
     "layer": (str, "LAYER"),
     "crs": (str, "CRS"),

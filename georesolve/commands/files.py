@@ -143,10 +143,9 @@ def _ask(given: argparse.Namespace) -> None:
         given.parser.error(f"--server: {error}")
     try:
         with service as client:
-            if is_address(given.output):
-                job = client.submit(*sent, output=given.output, **options)
-            else:
-                job = client.submit(*sent, **options)
+            output = given.output if is_address(given.output) else None
+            job = client.submit(*sent, output=output, **options)
+            if output is None:
                 with _output(given) as path:
                     # The suffix of what is received says its format.
                     received = path.with_name(f"{path.name}.{given.to}") if given.to else path

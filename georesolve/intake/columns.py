@@ -112,20 +112,17 @@ def find_columns(names: list[str], given: Reading, file: str) -> Columns:
         what = f"the column {name!r} appears {times} times"
         detail = what if name else f"{times} columns have no name: give each one"
         raise wrong(file, detail, column=name)
-    if given.geometry is not None and (given.lat is not None or given.lon is not None):
-        raise wrong(
-            file,
-            f"the options name a column of points ({given.geometry!r}) and one of coordinates "
-            f"({given.lat or given.lon!r}) for one table: leave out one of them",
-            column=given.geometry,
-        )
     if given.geometry is not None:
-        raise wrong(
-            file,
+        detail = (
             f"a column of points ({given.geometry!r}) is read of Parquet and Arrow, and not of "
-            "text: name its columns of latitudes and longitudes",
-            column=given.geometry,
+            "text: name its columns of latitudes and longitudes"
         )
+        if given.lat is not None or given.lon is not None:
+            detail = (
+                f"the options name a column of points ({given.geometry!r}) and one of coordinates "
+                f"({given.lat or given.lon!r}) for one table: leave out one of them"
+            )
+        raise wrong(file, detail, column=given.geometry)
     prefix = given.prefix
     lat = _find(names, given.lat, LATITUDE_NAMES, f"{prefix}lat", file)
     lon = _find(names, given.lon, LONGITUDE_NAMES, f"{prefix}lon", file)

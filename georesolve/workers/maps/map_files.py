@@ -7,7 +7,6 @@ observations or references, with their counts, NaN for 0. The files can be made 
 
 import json
 import mmap
-import os
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -202,15 +201,13 @@ class _Scratch:
             start = end = self._ends[number]
             self._ends[number] += sum(column.size for column in columns)
         for column in columns:
-            write_at(self._files[number], column, column.itemsize * end)
+            write_at(self._files[number], column, _WORD_BYTES * end)
             end += column.size
         return number, start
 
-    def mapped(self, dtype: Any) -> tuple[np.ndarray, ...]:
-        return tuple(
-            _mapped(file, dtype, 0, os.fstat(file.fileno()).st_size // np.dtype(dtype).itemsize)
-            for file in self._files
-        )
+    def mapped(self) -> tuple[np.ndarray, ...]:
+        both = zip(self._files, self._ends, strict=True)
+        return tuple(_mapped(file, np.int64, 0, words) for file, words in both)
 
 
 @contextmanager
@@ -301,7 +298,7 @@ def _merge(pile: _Scratch, runs: list[_Run], desk: _Desk, files: Sequence[IO[byt
     """Write the points of all runs in the order of the curve, each column behind its head."""
     numbers, starts, sizes = np.array([(run.file, run.start, run.rows) for run in runs]).T.copy()
     n = int(sizes.sum())
-    words = pile.mapped(np.int64)
+    words = pile.mapped()
     # Cells that part the points into pieces of about so many rows each, and at most `_STEP` of each
     # run more; a cell of very many points is a piece of its own.
     rows = max(STRETCH, n * len(runs) // _MOST_EDGES)
