@@ -99,8 +99,7 @@ class AtHandAnswer(NamedTuple):
             (field.type in _AS_WRITTEN or field.name == "status") and not column.null_count
             for field, column in zip(table.schema, table.columns, strict=True)
         ):
-            about = provenance(self.job, self.counts)
-            return TableRows(table.replace_schema_metadata(about))
+            return TableRows(table.replace_schema_metadata(provenance(self.job, self.counts)))
         rows: Rows = opened(pa.BufferReader(self.content))
         return rows
 

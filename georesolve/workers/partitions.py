@@ -245,19 +245,17 @@ def write_part(chunk: Chunk, told: Told, job: Job) -> bool:
 
 
 def _encode(job: Job, chunk: Chunk, rows: pa.Table, read: Reader, groups: list[Chunk]) -> Encoded:
-    # Closed in any case: others wait for what it holds, and an error may be kept.
-    with closing(_carrying(job, chunk, rows, read, groups)) as tables:
-        return encode(tables)
-
-
-def _carrying(
-    job: Job, chunk: Chunk, rows: pa.Table, read: Reader, groups: list[Chunk]
-) -> Generator[pa.Table]:
     ranks = job.options.ranks
-    for group in groups:
-        own = rows.slice((group.start - chunk.start) * ranks, (group.stop - group.start) * ranks)
-        with carried(job, group, own, read) as table:
-            yield table
+
+    def carrying() -> Generator[pa.Table]:
+        for start, stop in groups:
+            own = rows.slice((start - chunk.start) * ranks, (stop - start) * ranks)
+            with carried(job, Chunk(start, stop), own, read) as table:
+                yield table
+
+    # Closed in any case: others wait for what it holds, and an error may be kept.
+    with closing(carrying()) as tables:
+        return encode(tables)
 
 
 def standing_record(job: Job, chunk: Chunk) -> dict[str, Any] | None:
@@ -265,23 +263,20 @@ def standing_record(job: Job, chunk: Chunk) -> dict[str, Any] | None:
 
     A part file that is damaged, or of another version, does not count.
     """
-    name = part_name(*chunk)
-    trouble = None
     try:
         record = read_record(job.records, record_name(*chunk))
         # Another version may encode it otherwise: a result is of one.
         if record["version"] == __version__:
-            if is_whole(job.place, Part.read(record["part"])):
-                return record
-            trouble = "it has not the bytes of its digests"
+            if not is_whole(job.place, Part.read(record["part"])):
+                raise ValueError("it has not the bytes of its digests")
+            return record
     except StoreFailed:
         # Nothing is known of it; the job waits for the store.
         raise
     except FileNotFoundError:
         pass
     except (OSError, ValueError, TypeError, KeyError) as error:
-        trouble = str(error)
-    if trouble is not None:
-        logger.warning("job %s: the part file %s is damaged: %s", job.id, name, trouble)
+        name = part_name(*chunk)
+        logger.warning("job %s: the part file %s is damaged: %s", job.id, name, error)
     job.records.remove([record_name(*chunk)])
     return None

@@ -193,8 +193,7 @@ def too_wide(n_observations: int, k: int, carried: Carried) -> str | None:
 
 def chunks(n_observations: int, *further: Any, **more: Any) -> list[Chunk]:
     """Cut the observations into chunks: parameters are those of `chunk_starts`."""
-    starts = chunk_starts(n_observations, *further, **more)
-    return Chunk(0, n_observations).pieces(starts.step)
+    return Chunk(0, n_observations).pieces(chunk_starts(n_observations, *further, **more).step)
 
 
 def chunk_starts(

@@ -151,21 +151,20 @@ class SourceFiles:
 
     def _refuse_invalid(self, file: SourceFile, start: int, table: pa.Table) -> None:
         lat, lon = table[self.lat].to_numpy(), table[self.lon].to_numpy()
-        if not are_degrees(lat, lon):
-            bad = np.flatnonzero(~is_valid(lat, lon))
-            self.refuse_implausible(
-                self.evidence(table), self._starts[self.files.index(file)] + start
-            )
-            row, begins = start + int(bad[0]), _known(self.scheme, file).begins
-            group = bisect_right(begins, row) - 1
-            raise _failed(
-                self.scheme,
-                file,
-                f"row group {group}, row {row - begins[group]} of it (row {row} of the file) has "
-                f"{self.lat}={lat[bad[0]]}, {self.lon}={lon[bad[0]]}: allowed are latitudes "
-                "from -90 to 90 and longitudes from -180 to 360; mend them, or keep such rows with "
-                "the option on_invalid=null",
-            )
+        if are_degrees(lat, lon):
+            return
+        before, bad = self._starts[self.files.index(file)], np.flatnonzero(~is_valid(lat, lon))
+        self.refuse_implausible(self.evidence(table), before + start)
+        row, begins = start + int(bad[0]), _known(self.scheme, file).begins
+        group = bisect_right(begins, row) - 1
+        raise _failed(
+            self.scheme,
+            file,
+            f"row group {group}, row {row - begins[group]} of it (row {row} of the file) has "
+            f"{self.lat}={lat[bad[0]]}, {self.lon}={lon[bad[0]]}: allowed are latitudes from -90 "
+            "to 90 and longitudes from -180 to 360; mend them, or keep such rows with the option "
+            "on_invalid=null",
+        )
 
     def evidence(self, points: pa.Table) -> Evidence:
         """What coordinates say that were read: the rows were looked at by nobody before."""
@@ -175,19 +174,20 @@ class SourceFiles:
 
     def refuse_implausible(self, evidence: Evidence, start: int = 0) -> None:
         """Refuse rows from `start` on that prove not to be degrees: SourceFailed names one."""
+        if self.is_trusted:
+            return
         names = self.lat, self.lon
-        found = None
-        if not self.is_trusted:
-            swap = f"name {self.lon!r} as the latitudes and {self.lat!r} as the longitudes"
-            found = evidence.verdict(names, swap, keeps_invalid=self.keeps_invalid)
-        if found is not None:
+        swap = f"name {self.lon!r} as the latitudes and {self.lat!r} as the longitudes"
+        found = evidence.verdict(names, swap, keeps_invalid=self.keeps_invalid)
+        if found is None:
+            return
 
-            def where(row: int) -> str:
-                number = bisect_right(self._starts, start + row) - 1
-                file = href_of(self.scheme, self.files[number].path)
-                return f"row {start + row - self._starts[number]} of {file}"
+        def where(row: int) -> str:
+            number = bisect_right(self._starts, start + row) - 1
+            file = href_of(self.scheme, self.files[number].path)
+            return f"row {start + row - self._starts[number]} of {file}"
 
-            raise SourceFailed(f"{self.href}: {found.told(names, where)}")
+        raise SourceFailed(f"{self.href}: {found.told(names, where)}")
 
 
 def href_of(scheme: Scheme, path: str) -> str:

@@ -18,10 +18,7 @@ _MEMBER_BYTES = 8
 """Of a member of a struct at least: a bit of it is decoded as a number with a level."""
 _RECORD_BYTES = 16
 """Of a struct beside its members: as an object of Python it takes many times what they do."""
-_TEXTS = (
-    *(pa.types.is_string, pa.types.is_binary),
-    *(pa.types.is_large_string, pa.types.is_large_binary),
-)
+_TEXTS = {pa.string(), pa.binary(), pa.large_string(), pa.large_binary()}
 _VIEWS = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
 
 
@@ -80,7 +77,7 @@ def value_bytes(array: pa.Array) -> "int | np.ndarray":
         return total
     if pa.types.is_nested(type):
         return _list_bytes(array)
-    if any(is_one(type) for is_one in _TEXTS):
+    if type in _TEXTS:
         return _host(pc.binary_length(array)) + _OFFSET_BYTES
     # What takes no memory itself is spelled out in JSON.
     return 1 if pa.types.is_null(type) else max(1, type.bit_width // 8)
