@@ -57,8 +57,7 @@ def matched_later(
     # partitions to be counted, but not one that is asked for alone.
     observations = observations.map_partitions(_same, meta=make_meta(observations))
     # Not more of it: by what partitions are shuffled is chosen where they are computed.
-    tuned = observations.expr.simplify().rewrite("tune", {})
-    observations = type(observations)(tuned)
+    observations = type(observations)(observations.expr.simplify().rewrite("tune", {}))
     # One row a partition.
     rows = observations.map_partitions(_length, meta=pd.Series(dtype="int64"), clear_divisions=True)
     first_rows = rows.cumsum() - rows

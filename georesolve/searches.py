@@ -198,8 +198,7 @@ class Search:
         else:
             rows, counts = self.nearest(options).found(batch.on(self.device))
         if self.device == "cpu" and batch.lat_deg.size >= TELLING_ROWS:
-            shaped = self._asking or self.references
-            note_compiled(options.kind(self.references, shaped))
+            note_compiled(options.kind(self.references, self._asking or self.references))
         if options.near:
             here, there = Degrees(batch.lat_deg, batch.lon_deg), self.references
             known = [pa.array(one) for one in (there.lat_deg, there.lon_deg)]

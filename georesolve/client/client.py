@@ -326,8 +326,7 @@ class AsyncClient:
 
     async def datasets(self, *, owner: str | None = None, limit: int = 100) -> list[Dataset]:
         """Registered datasets, the newest first; `owner` and `limit` are as for `jobs`."""
-        found = await self._listed("datasets", limit, owner=owner)
-        return [Dataset.of(info) for info in found]
+        return [Dataset.of(info) for info in await self._listed("datasets", limit, owner=owner)]
 
     async def _listed(self, what: str, limit: int, **query: Any) -> list[dict[str, Any]]:
         """What the pages of a list have."""

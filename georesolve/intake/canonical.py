@@ -78,7 +78,7 @@ def opened(source: Source, bounds: Bounds) -> Table:
         source = _unpack(source, source.unpacked, bounds)
     if source.path.stat().st_size == 0:
         raise InvalidInput(f"{source.file}: the file is empty", [{"file": source.file}])
-    return read(source, bounds.columns)
+    return read(source, bounds)
 
 
 def refusal_of(error: Exception, source: Source) -> InvalidInput | None:
@@ -132,14 +132,11 @@ def canonicalise(batch: pa.RecordBatch, columns: Columns, reading: Reading, file
 
 def written(points: PointTable, target: Path, *, is_whole: bool = True) -> Decoded:
     """Write a table whose columns are found as a canonical dataset, once its rows are checked."""
-    lat, lon, id = points.columns
     dataset = write_dataset(
         points.schema,
         points.batches(),
         target,
-        lat=lat,
-        lon=lon,
-        id=id,
+        **points.columns._asdict(),
         geometries=points.geometries,
         with_digest=False,
         evidence=points.findings.evidence,

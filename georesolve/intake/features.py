@@ -10,8 +10,9 @@ import pyarrow as pa
 import shapely
 
 from georesolve.intake.columns import unlike
-from georesolve.intake.errors import InvalidInput, TooLarge
+from georesolve.intake.errors import InvalidInput
 from georesolve.intake.geometry import Geometry
+from georesolve.intake.points import Bounds
 from georesolve.intake.sources import BATCH_ROWS, BadCell, Source, Table, bad_cells
 
 
@@ -28,7 +29,7 @@ class _Row(NamedTuple):
     geometry: str | None = None
 
 
-def read_geojson(source: Source, most_columns: int) -> Table:
+def read_geojson(source: Source, bounds: Bounds) -> Table:
     """Read a FeatureCollection of points, or of lines and polygons where these are taken.
 
     Every property is a column. Where one is called ``lat``, ``lon`` or ``id``, coordinates are
@@ -61,11 +62,8 @@ def read_geojson(source: Source, most_columns: int) -> Table:
     lat, lon = unlike(properties, ("lat", "lon"), "geometry_")
     ids = unlike(properties, ("id",), "feature_") if any(row.id for row in rows) else ()
     names = [lon, lat, *ids, *properties]
-    if len(names) > most_columns:
-        # Here, before all of them have a value for every row.
-        raise TooLarge(
-            f"{source.file}: {len(names)} columns are more than the limit of {most_columns}"
-        )
+    # Here, before all of them have a value for every row.
+    bounds.refuse_beyond(len(names), 0, source.file)
     arrays = [pa.array([row.lon for row in rows]), pa.array([row.lat for row in rows])]
     arrays += [pa.array([row.id.get("id") for row in rows]) for _ in ids]
     arrays += [pa.array([row.properties.get(name) for row in rows]) for name in properties]

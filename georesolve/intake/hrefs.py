@@ -139,7 +139,6 @@ class Sources(Prefixes):
             lon=lon,
             id=id,
             columns=tuple(columns),
-            bbox=None,
             first_invalid=(),
             widths=tuple(
                 _width(types.get(name, pa.string()), encoded[name], rows) for name in columns

@@ -217,14 +217,9 @@ def check_match(
         )
     refuse_invalid(observations, "observations", on_invalid)
     refuse_invalid(references, "references", on_invalid)
-    are_shapes = any(
-        getattr(one, name, None) is not None
-        for one in (observations, references)
-        for name in ("shapes", "outlines")
-    )
-    if options.filters is not None:
+    are_shapes = references.outlines is not None
+    if (asked := options.filters) is not None:
         refuse_filters(options.earth, are_shapes=are_shapes)
-        asked = options.filters
         for role, dataset in {"observation": observations, "reference": references}.items():
             for option in ("by", "time"):
                 named = getattr(asked, f"{role}_{option}") or ()
@@ -255,8 +250,7 @@ def check_match(
             "carries: leave one out"
         )
     _check_columns(references, options.columns, "columns", pointer)
-    named = options.observation_columns
-    _check_columns(observations, named, "observation_columns", pointer)
+    _check_columns(observations, options.observation_columns, "observation_columns", pointer)
 
 
 def refuse_filters(earth: str, *, are_shapes: bool) -> None:

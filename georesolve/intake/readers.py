@@ -22,6 +22,7 @@ from georesolve.intake.delimited import lines_before_rows, read_csv
 from georesolve.intake.features import read_geojson
 from georesolve.intake.geometry import geometries_of
 from georesolve.intake.layers import read_layer, refuse_layer
+from georesolve.intake.points import Bounds
 from georesolve.intake.sources import BATCH_ROWS, InputFormat, Range, Source, Table
 from georesolve.workers.sets.datasets import ROW_GROUP, streamed
 
@@ -33,12 +34,12 @@ _BLOCK_BYTES = 1 << 18
 _LINE_END = ord("\n")
 
 
-def read(source: Source, most_columns: int) -> Table:
+def read(source: Source, bounds: Bounds) -> Table:
     """Open a file with the reader of its format."""
     if source.format != "layer":
         refuse_layer(source.reading, source.file)
     if source.format == "geojson":
-        return read_geojson(source, most_columns)
+        return read_geojson(source, bounds)
     return _READERS[source.format](source)
 
 

@@ -132,15 +132,10 @@ def bad_cells(source: Source, cells: list[BadCell], rows: int) -> InvalidInput:
     )
 
 
-class Format(NamedTuple):
-    """How to read a file, and whether it is to be unpacked with gzip before."""
-
-    input: InputFormat
-    is_packed: bool
-
-
-def format_of(path: Path, media_type: str | None, name: str | None, file: str) -> Format:
-    """Recognise the format of a file, of one packed with gzip that of what it holds."""
+def format_of(
+    path: Path, media_type: str | None, name: str | None, file: str
+) -> tuple[InputFormat, bool]:
+    """Recognise the format of a file, and whether it is packed with gzip: then of what it holds."""
     with path.open("rb") as handle:
         head = handle.read(_PACKED_HEAD_BYTES)
     is_packed = head.startswith(_GZIP)
@@ -151,7 +146,7 @@ def format_of(path: Path, media_type: str | None, name: str | None, file: str) -
         except zlib.error:
             head = b""
         name = name and re.sub(r"\.gz$", "", name, flags=re.IGNORECASE)
-    return Format(input_format(media_type, name, head[:HEAD_BYTES], file), is_packed)
+    return input_format(media_type, name, head[:HEAD_BYTES], file), is_packed
 
 
 def input_format(media_type: str | None, name: str | None, head: bytes, file: str) -> InputFormat:
