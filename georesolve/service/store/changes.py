@@ -22,8 +22,11 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = {"sqlite": 0.02, "postgresql": 0.05}
 """While a job is waited for. A look takes SQLite some microseconds, Postgres an answer."""
-_ANY_SECONDS = 0.05
-"""While anything is waited for, as a runner does all the time for jobs that are accepted."""
+_ANY_SECONDS = {"sqlite": 0.25, "postgresql": 0.05}
+"""While anything is waited for, as a runner does all the time for jobs that are accepted.
+
+All fronts of a SQLite file are on the machine of its runner, and ring. Others may be elsewhere.
+"""
 _IDLE_SECONDS = 0.25
 _RETRY_SECONDS = 1.0
 _PIPE_BYTES = 65_536
@@ -144,7 +147,7 @@ class Changes:
     def _pause(self) -> float:
         if self._listeners.keys() - {None}:
             return _LOOK_SECONDS[self._dialect]
-        return _ANY_SECONDS if self._listeners else _IDLE_SECONDS
+        return _ANY_SECONDS[self._dialect] if self._listeners else _IDLE_SECONDS
 
     def _states(self, ids: set[str]) -> dict[str, tuple[object, ...]]:
         """How jobs are that are waited for."""
