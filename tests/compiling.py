@@ -60,7 +60,7 @@ def _compile_others(points):
     row = np.arange(1000)
     for times in (None, row):
         filtered = build_filtered_index(*points, row % 2, times)
-        filters = Filters((row % 2).astype(np.int32), row, row, row)
+        filters = Filters((row % 2).astype(np.int32), row, 0, 0)
         nearest(filtered, *points, filters=filters)
         within(filtered, *points, 1e6, filters=filters)
 

@@ -77,10 +77,9 @@ def _afterwards(
         part = slice(first, first + step)
         found = kernels.nearest(index, *(axis[part] for axis in observations), k=_FEW).reference
         there = stamps[found]
-        least, greatest = filters.least, filters.greatest
-        assert least is not None, "a window"
-        assert greatest is not None, "a window"
-        able = (found >= 0) & (there >= least[part, None]) & (there <= greatest[part, None])
+        assert filters.time is not None, "a window"
+        apart = there - filters.time[part, None]
+        able = (found >= 0) & (apart >= -filters.before) & (apart <= filters.after)
         rows = np.take_along_axis(found, able.argmax(axis=1)[:, None], axis=1)[:, 0]
         rows[~able.any(axis=1)] = -1
         parts.append(rows)
@@ -145,14 +144,14 @@ def _in_window(sets: tuple[Pair, Pair], repeats: int, device: Device) -> list[An
     rng, to_device = np.random.default_rng(1), backend_on(device).to_device
     stamps, now = (to_device(rng.integers(0, _SPAN, one[0].size)) for one in sets)
     half = int(_SPAN * _SHARE / 2)
-    filters = Filters((now * 0).astype(np.int32), now - half, now + half, now)
+    filters = Filters((now * 0).astype(np.int32), now, half, half)
 
     def build() -> kernels.FilteredIndex:
         made = kernels.build_filtered_index(*references, None, stamps, share=2 * _SHARE)
         # Trees for such windows are made by the first search.
-        asked: tuple[Any, ...] = filters[:4]
         first = (axis[:1] for axis in observations)
-        kernels.nearest(made, *first, filters=Filters(*(one[:1] for one in asked)))
+        one = filters._replace(group=filters.group[:1], time=now[:1])
+        kernels.nearest(made, *first, filters=one)
         return made
 
     plain, _ = kernels.build_index(*references), build()

@@ -11,7 +11,7 @@ found narrows its window, as it narrows the distance otherwise.
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 from numba import njit
@@ -19,7 +19,7 @@ from numba import njit
 from georesolve.kernels.boxes_cpu import ALL, NO_LIMIT, NODE_STEPS, STACK, WIDTH
 from georesolve.kernels.coordinates_cpu import readable
 from georesolve.kernels.distance import closer
-from georesolve.kernels.filters import GREATEST, LEAST, FilteredIndex, Filters
+from georesolve.kernels.filters import GREATEST, LEAST, FilteredIndex, Filters, window_of
 from georesolve.kernels.forest_cpu import (
     FINER,
     TREES_DEEP,
@@ -219,10 +219,10 @@ def search_ranked(  # type: ignore[no-untyped-def]
     steps_of, reference, key_of,
 ):  # fmt: skip
     """Write the first k references of the observations of packets."""
-    forest, points, order, firsts, stops, trees, times, skips = borrowed(packets)
+    forest, points, order, firsts, stops, trees, times, before, after, skip = borrowed(packets)
     reference, key_of = borrowed((reference, key_of))
     k = reference.shape[1]
-    timed = times[0].size > 0
+    timed = times.size > 0
     at_once = k == 1 and timed and not by_time
     made = (
         aligned_rows(6, LANES), aligned_rows(4, LANES).view(np.int64), aligned_rows(2, WIDTH),
@@ -248,7 +248,7 @@ def search_ranked(  # type: ignore[no-untyped-def]
             lanes[4, lane] = ROW if at_once else own
             lanes[5, lane] = own if at_once else 0
             if timed:
-                load_window(windows, lane, times, i, skips)
+                load_window(windows, lane, times[i], before, after, skip)
             for j in range(k):
                 apart[lane, j], chord2[lane, j], row[lane, j] = GREATEST, np.inf, ROW
         load_lanes(points, places, lanes, boxes, 0)
@@ -323,7 +323,7 @@ def search_trees(  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
-def _tree_for(forest, group, times, i, by_time):  # type: ignore[no-untyped-def]
+def _tree_for(forest, group, times, i, before, after, by_time):  # type: ignore[no-untyped-def]
     """The tree that observation i of a group begins with, -1 for none."""
     if not 0 <= group < forest.trees.size - 1:
         return -1
@@ -331,7 +331,8 @@ def _tree_for(forest, group, times, i, by_time):  # type: ignore[no-untyped-def]
     if low == stop:
         return -1
     if forest.times.shape[0] > 0:
-        least, greatest, middle = times[0][i], times[1][i], times[2][i]
+        middle = times[i]
+        least, greatest = window_of(middle, before, after)
         if not by_time:
             begin = max(least, forest.earliest[low])
             # Not half of their sum, which may be more than 64 bits hold.
@@ -359,11 +360,13 @@ def _tree_for(forest, group, times, i, by_time):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _places(thread, threads, forest, group, times, by_time, points, places):  # type: ignore[no-untyped-def]
+def _places(  # type: ignore[no-untyped-def]
+    thread, threads, forest, group, times, before, after, by_time, points, places
+):
     """Write the tree that observations begin with; of no tree none is found: its point is a NaN."""
     forest, times = borrowed((forest, times))
     for i in range(group.size * thread // threads, group.size * (thread + 1) // threads):
-        places[i, 0] = _tree_for(forest, group[i], times, i, by_time)
+        places[i, 0] = _tree_for(forest, group[i], times, i, before, after, by_time)
         if places[i, 0] < 0:
             points[i, 0] = np.nan
 
@@ -382,12 +385,12 @@ def _packets(
     for part, memory in windows(readable(observations), len(index.vectors)):
         group, times = filters.group[part], NO_TIMES
         if len(forest.times):
-            asked: Any = filters[1:4]
-            times = tuple(one[part] for one in asked)
+            times = cast("np.ndarray", filters.time)[part]
+        reach = filters.before, filters.after
         places = kept(group.size, 1, dtype=np.int32)
         in_threads(
-            _places, threads_for(group.size, 1 << 13), forest, group, times, filters.by_time,
-            memory.points, places,
+            _places, threads_for(group.size, 1 << 13), forest, group, times, *reach,
+            filters.by_time, memory.points, places,
         )  # fmt: skip
         starts = sort_parts(memory, places, forest.earliest.size, LANES)
         each = np.where(np.diff(starts) < least, -(-np.diff(starts) // LANES), 0)
@@ -395,18 +398,8 @@ def _packets(
         firsts = starts[trees] + LANES * (np.arange(trees.size) - (each.cumsum() - each)[trees])
         stops = np.minimum(firsts + LANES, starts[trees + 1])
         order = memory.order[: starts[-1]]
-        cut = firsts, stops, trees, times, filters.skips_own_time
+        cut = firsts, stops, trees, times, *reach, filters.skips_own_time
         yield part, Packets(forest, memory.points, order, *cut), starts, group
-
-
-@njit(cache=True, nogil=True, error_model="numpy")
-def _find_widest(thread, threads, group, least, greatest, span, widest):  # type: ignore[no-untyped-def]
-    for i in range(group.size * thread // threads, group.size * (thread + 1) // threads):
-        low, high = max(least[i], span[0]), min(greatest[i], span[1])
-        if group[i] >= 0 and low <= high:
-            # Without a sign: it may be more than 63 bits hold. One more, as 0 says that none is.
-            width = np.uint64(high) - np.uint64(low)
-            widest[thread] = max(widest[thread], width + np.uint64(1))
 
 
 def placed(lat_deg: np.ndarray, group: np.ndarray) -> np.ndarray:
@@ -416,16 +409,10 @@ def placed(lat_deg: np.ndarray, group: np.ndarray) -> np.ndarray:
 
 def _forest(index: FilteredIndex, filters: Filters) -> Forest:
     """The trees that a search walks: in time one, which holds all that each window meets."""
-    if not index.time.size or filters.by_time:
+    if index.span is None or filters.by_time:
         return cast("Forest", index.tree)
-    threads = threads_for(filters.group.size, 1 << 13)
-    widest = np.zeros(threads, np.uint64)
-    in_threads(_find_widest, threads, *filters[:3], index.span or (0, 0), widest)
-    width = int(widest.max()) - 1
     references = index.vectors, index.group, index.time, index.n_groups, 1.0
-    # Where no window meets anything, any trees do.
-    n = filters.group.size if width >= 0 else 0
-    return cast("Forest", index.trees_for(width, n, partial(grow, *references)))
+    return cast("Forest", index.trees_for(filters, partial(grow, *references)))
 
 
 def search(
@@ -453,7 +440,8 @@ def search(
         threads = threads_for(order.size, LANES * _GRAIN)
         steps = np.zeros((2, threads), np.int64)
         if (np.diff(starts) >= least).any():
-            kind = InTime(min(chord2, ALL), *packets.times[:2]) if timed else OnSphere()
+            reach = packets.times, filters.before, filters.after
+            kind = InTime(min(chord2, ALL), *reach) if timed else OnSphere()
             in_threads(
                 search_trees, threads, forest, points, order, starts, least, kind, spread_of(query),
                 *asked, steps[0], *into,

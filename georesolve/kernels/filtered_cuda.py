@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from numba import cuda, float32, float64, int32, int64, uint32, uint64
 from numba.cuda import libdevice
@@ -39,7 +39,7 @@ from georesolve.kernels.boxes_cuda import (
 from georesolve.kernels.coordinates_cuda import unit_vectors
 from georesolve.kernels.descent_cuda import FromOrigin, gap_to, next_leaf
 from georesolve.kernels.distance import closer, squared_chord
-from georesolve.kernels.filters import GREATEST, LEAST, FilteredIndex, Filters
+from georesolve.kernels.filters import GREATEST, LEAST, FilteredIndex, Filters, window_of
 from georesolve.kernels.filters_cuda import (
     EVERYTHING,
     Asked,
@@ -59,7 +59,7 @@ from georesolve.kernels.query import MAX_K, Degrees, Found, Pairs, Query, Within
 from georesolve.kernels.sizes_cuda import WARP, level_sizes
 from georesolve.kernels.tree_cuda import SAMPLE
 from georesolve.kernels.walk_cuda import launch_walk
-from georesolve.kernels.warp_cuda import ALL_LANES, ballot, first_lane, implements, without_first
+from georesolve.kernels.warp_cuda import ballot, first_lane, implements, without_first
 from georesolve.kernels.ways import walk
 from georesolve.kernels.within_cuda import count_seen, pairs_seen
 
@@ -72,7 +72,7 @@ _MOST_CODES = (1 << 31) - 1
 _PARTS = 128
 """Parts of all time by which observations are sorted that are ranked by time apart."""
 _NARROW = 8
-"""Windows that are by so many times narrower than others are searched in trees of their own."""
+"""Windows that are by so many times shorter than others are searched in trees of their own."""
 
 
 class Forest(NamedTuple):
@@ -287,46 +287,18 @@ def _bounds(values: cp.ndarray, sizes: list[int]) -> cp.ndarray:
 
 @cuda.jit(cache=True)
 def find_parts(  # type: ignore[no-untyped-def]
-    group, least, greatest, earliest, latest, n_parts, length, shift, parts
+    group, time, before, after, earliest, latest, n_parts, length, shift, parts
 ):
     """Write the part of the time of its group that each window's middle is in; -1 for none."""
     for i in range(cuda.grid(1), parts.size, cuda.gridsize(1)):
-        first, last = max(least[i], earliest), min(greatest[i], latest)
+        least, greatest = window_of(time[i], before, after)
+        first, last = max(least, earliest), min(greatest, latest)
         part = int64(-1)
         if group[i] >= 0 and first <= last:
             begin = earliest >> shift
             first, last = (first >> shift) - begin, (last >> shift) - begin
             part = group[i] * n_parts + (first + ((last - first) >> 1)) // length
         parts[i] = int32(part)
-
-
-@cuda.jit(cache=True)
-def find_widths(  # type: ignore[no-untyped-def]
-    group, least, greatest, earliest, latest, widths, extremes
-):
-    """Write how wide each window is that references may be in, of all others -1.
-
-    Of each as much as lies between the earliest and the latest, and no more than 63 bits hold.
-    `extremes`, which holds 0, becomes one more than the widest, and 2^63 less the narrowest; where
-    `widths` are empty these are all that is written.
-    """
-    widest, narrowest = int64(-1), int64(GREATEST)
-    for i in range(cuda.grid(1), group.size, cuda.gridsize(1)):
-        first, last = max(least[i], earliest), min(greatest[i], latest)
-        width = int64(-1)
-        if group[i] >= 0 and first <= last:
-            width = int64(min(uint64(last) - uint64(first), uint64(GREATEST)))
-            narrowest = min(narrowest, width)
-        if widths.size > 0:
-            widths[i] = width
-        widest = max(widest, width)
-    cuda.syncwarp()
-    for step in (16, 8, 4, 2, 1):
-        widest = max(widest, cuda.shfl_xor_sync(ALL_LANES, widest, step))
-        narrowest = min(narrowest, cuda.shfl_xor_sync(ALL_LANES, narrowest, step))
-    if cuda.threadIdx.x % WARP == 0 and widest >= 0:
-        cuda.atomic.max(extremes, 0, uint64(widest) + uint64(1))
-        cuda.atomic.max(extremes, 1, uint64(1 << 63) - uint64(narrowest))
 
 
 @cuda.jit(cache=True)
@@ -414,7 +386,6 @@ def _reaching(index: FilteredIndex, width: int) -> Forest:
     shift = max(0, (latest - earliest).bit_length() - 61)
     begin = earliest >> shift
     span = (latest >> shift) - begin
-    width = latest - earliest if width >= GREATEST else min(width, latest - earliest)
     margin = ((width >> shift) + 1) // 2 + 2 * (shift > 0)
     most = min(_MOST_CODES // index.n_groups, max(1, rows.size))
     length = max(1, 4 * margin, span // most + 1)
@@ -432,15 +403,12 @@ def _reaching(index: FilteredIndex, width: int) -> Forest:
     )
 
 
-def _codes(
-    index: FilteredIndex, filters: Filters, least: cp.ndarray, greatest: cp.ndarray, *parts: int
-) -> cp.ndarray:
+def _codes(index: FilteredIndex, filters: Filters, *parts: int) -> cp.ndarray:
     """The parts of windows, of which there are so many a group, so long in units of 2^shift."""
     import cupy as cp
 
     codes = cp.empty(filters.group.size, cp.int32)
-    asked = filters.group, least, greatest
-    stride(find_parts, codes.size, *asked, *(index.span or (0, 0)), *parts, codes)
+    stride(find_parts, codes.size, *filters[:4], *(index.span or (0, 0)), *parts, codes)
     return codes
 
 
@@ -454,8 +422,7 @@ def _filtering(
     asked = codes, groups, filters.group, cp.array([min(chord2, 5.0)])
     if not index.time.size:
         return OfGroup(*asked)
-    left_out = filters.time if filters.skips_own_time else cp.empty(0, cp.int64)
-    return InPart(*asked, times, filters.least, filters.greatest, left_out)
+    return InPart(*asked, times, *filters[1:4], filters.skips_own_time)
 
 
 def _contiguous(filters: Filters) -> Filters:
@@ -468,10 +435,9 @@ def _contiguous(filters: Filters) -> Filters:
 
 
 def _taken(
-    index: FilteredIndex, observations: Degrees, box: cp.ndarray, filters: Filters, chord2: float,
-    width: int, n: int,
-) -> tuple[cp.ndarray, cp.ndarray, ReferenceIndex, OfGroup | InPart]:  # fmt: skip
-    """What walks take for n windows up to so wide; references are no farther than a squared chord.
+    index: FilteredIndex, observations: Degrees, filters: Filters, chord2: float
+) -> tuple[cp.ndarray, cp.ndarray, ReferenceIndex, OfGroup | InPart] | None:
+    """What walks take, if anything is there; references are no farther than a squared chord.
 
     Rows of observations, sorted over their box, their unit vectors by row, the index, and the
     filters.
@@ -479,61 +445,19 @@ def _taken(
     group = filters.group
     if not index.time.size:
         forest = index.tree
+    elif index.span is None:
+        return None
     else:
-        forest = index.trees_for(width, n, partial(_reaching, index))
-        parts = forest.n_parts, forest.length, forest.shift
-        group = _codes(index, filters, filters.least, filters.greatest, *parts)
+        forest = index.trees_for(filters, partial(_reaching, index))
+        group = _codes(index, filters, forest.n_parts, forest.length, forest.shift)
+    if not len(forest.points):
+        return None
     by = group, index.n_groups * forest.n_parts
-    rows, vectors, _ = order(observations, box, parts=by)
+    rows, vectors, _ = order(observations, extent(observations, SAMPLE), parts=by)
     filtering = _filtering(index, filters._replace(group=group), chord2, *forest[5:8])
     tree = Tree(forest.points, forest.corners, forest.boxes, forest.starts, forest.box, fine=False)
     plain = ReferenceIndex(index.vectors, tree)
     return rows, vectors, plain, filtering
-
-
-def _widths(index: FilteredIndex, filters: Filters, widths: cp.ndarray) -> tuple[int, int]:
-    """The narrowest and the widest window, -1 where no reference may be.
-
-    How wide each is goes into `widths`, unless they are empty.
-    """
-    import cupy as cp
-
-    extremes = cp.zeros(2, cp.uint64)
-    if index.span is not None:
-        n = filters.group.size
-        stride(find_widths, n, *filters[:3], *index.span, widths, extremes)
-    widest, narrowest = extremes.tolist()
-    return (1 << 63) - narrowest, widest - 1
-
-
-def _by_width(index: FilteredIndex, filters: Filters) -> Iterator[tuple[int, int, Filters]]:
-    """Widths, how many windows are about so wide, and what their observations ask for.
-
-    Others are of no group there.
-    """
-    import cupy as cp
-
-    left = filters.group.size
-    if not index.time.size:
-        yield 0, left, filters
-        return
-    while True:
-        narrowest, widest = _widths(index, filters, cp.empty(0, cp.int64))
-        if widest < 0:
-            return
-        least, narrow = widest // _NARROW, 0
-        if narrowest < least:
-            widths = cp.empty(filters.group.size, cp.int64)
-            _widths(index, filters, widths)
-            narrow = int((widths.view(cp.uint64) < least).sum())
-        if narrow * WARP**2 <= index.n_references:
-            # A few cost less among wider ones than trees of their own do.
-            yield widest, left, filters
-            return
-        now = widths >= least
-        yield widest, left - narrow, filters._replace(group=cp.where(now, filters.group, -1))
-        filters = filters._replace(group=cp.where(~now, filters.group, -1))
-        left = narrow
 
 
 def search(
@@ -553,15 +477,12 @@ def search(
     if brute or filters.by_time or not n:
         return _rank(index, observations, query, filters, chord2, brute)
     packets = walk("cuda", n, index.n_references, query).search == "packets"
-    # First, for the device to have work while widths are waited for.
-    box = extent(observations, SAMPLE)
     found: Found | None = None
-    for width, some, asked in _by_width(index, filters):
-        rows, vectors, plain, filtering = _taken(
-            index, observations, box, asked, chord2, width, some
-        )
-        if not len(plain.tree.points):
+    for asked in _by_reach(index, filters):
+        taken = _taken(index, observations, asked, chord2)
+        if taken is None:
             break
+        rows, vectors, plain, filtering = taken
         into = Found(cp.empty((n, query.k), cp.int64), cp.empty((n, query.k)))
         launch_walk(
             plain, vectors, query, into, rows=rows, width=WARP if packets else 1, filters=filtering
@@ -573,6 +494,34 @@ def search(
         for new, old in zip(into, found, strict=True):
             cp.copyto(old, new, where=now)
     return found or _nothing(n, query)
+
+
+def _by_reach(index: FilteredIndex, filters: Filters) -> Iterator[Filters]:
+    """What observations ask for, of a part of them at a time: the others are of no group.
+
+    A window without a limit holds little near that end of all time, and is one with a limit there:
+    among fewer references it takes less.
+    """
+    import cupy as cp
+
+    no_before, no_after = filters.before == GREATEST, filters.after == GREATEST
+    earliest, latest = index.span or (0, 0)
+    reach = (latest - earliest) // _NARROW if no_before != no_after else 0
+    while reach > 0:
+        time = cast("cp.ndarray", filters.time)
+        near = time <= earliest + reach if no_before else time >= latest - reach
+        near &= filters.group >= 0
+        if int(near.sum()) * WARP**2 <= index.n_references:
+            # A few cost less among all references than trees of their own do.
+            break
+        yield filters._replace(group=cp.where(near, -1, filters.group))
+        filters = filters._replace(
+            group=cp.where(near, filters.group, -1),
+            before=reach if no_before else filters.before,
+            after=reach if no_after else filters.after,
+        )
+        reach //= _NARROW
+    yield filters
 
 
 def _nothing(n: int, query: Query) -> Found:
@@ -599,7 +548,8 @@ def _rank(
         span = index.span or (0, 0)
         shift = max(0, (span[1] - span[0]).bit_length() - 61)
         length = ((span[1] - span[0]) >> shift) // _PARTS + 1
-        codes = _codes(index, filters, time, time, _PARTS + 1, length, shift)
+        now = filters._replace(before=0, after=0)
+        codes = _codes(index, now, _PARTS + 1, length, shift)
     parts = codes, index.n_groups * (_PARTS + 1)
     rows, vectors, _ = order(observations, extent(observations, SAMPLE), parts=parts)
     launch(
@@ -623,16 +573,10 @@ def _seen(
         by_row = index.group, cp.empty((2, 0), cp.int32), index.time
         seen = unit_vectors(*observations).ravel(), 1, n, n, rows, 0
         return index, seen, _filtering(index, filters, math.inf, *by_row)
-    box = extent(observations, SAMPLE)
-    width = 0
-    if n and index.time.size:
-        _, width = _widths(index, filters, rows)
-    if n and width >= 0:
-        rows, vectors, plain, filtering = _taken(
-            index, observations, box, filters, math.inf, width, n
-        )
-        if len(plain.tree.points):
-            return plain, (vectors.ravel(), 4, 1, n, rows, WARP), filtering
+    taken = _taken(index, observations, filters, math.inf) if n else None
+    if taken is not None:
+        rows, vectors, plain, filtering = taken
+        return plain, (vectors.ravel(), 4, 1, n, rows, WARP), filtering
     return ReferenceIndex(index.vectors[:, :0], None), (rows, 0, 0, n, rows, 0), EVERYTHING
 
 

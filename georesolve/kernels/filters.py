@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 
 from georesolve.kernels.devices import Array, coordinate_pair, device_of, implementation
 from georesolve.kernels.index import ReferenceIndex, build_index
@@ -26,10 +27,11 @@ class Filters(NamedTuple):
     ----------
     group : int32 array, shape (n_observations,)
         Only references of the same group match. One of a group below 0 matches nothing.
-    least, greatest : int64 array, shape (n_observations,), optional
-        Only references of these times match, both included.
     time : int64 array, shape (n_observations,), optional
-        The time of the observation itself.
+        The time of each observation.
+    before, after : int
+        Only references of times so long before and after that match, both included; `GREATEST` is
+        no limit.
     by_time : bool
         References are ranked by the time apart, then by distance and row.
     skips_own_time : bool
@@ -37,11 +39,23 @@ class Filters(NamedTuple):
     """
 
     group: Array
-    least: Array | None = None
-    greatest: Array | None = None
     time: Array | None = None
+    before: int = GREATEST
+    after: int = GREATEST
     by_time: bool = False
     skips_own_time: bool = False
+
+
+@njit(inline="always")
+def window_of(time: int, before: int, after: int) -> tuple[int, int]:
+    """The least and the greatest of the times that an observation of a time may match."""
+    # No time is beyond 64 bits on the way.
+    least, greatest = LEAST, GREATEST
+    if before < GREATEST and time >= LEAST + before:
+        least = time - before
+    if after < GREATEST and time <= GREATEST - after:
+        greatest = time + after
+    return least, greatest
 
 
 class FilteredIndex(ReferenceIndex):
@@ -84,19 +98,22 @@ class FilteredIndex(ReferenceIndex):
         """Whether equal references are all there, as `within` needs."""
         return True
 
-    def trees_for(self, width: int, n: int, grow: Callable[[int], Any]) -> Any:
-        """What is grown for n windows up to so wide, where nothing is there that is about so."""
+    def trees_for(self, filters: Filters, grow: Callable[[int], Any]) -> Any:
+        """What is grown for windows of some width, where nothing is there that is about so wide."""
+        assert self.span is not None, "there are references"
+        earliest, latest = self.span
+        width = latest - earliest
+        if GREATEST not in (filters.before, filters.after):
+            width = min(width, filters.before + filters.after)
+        n = filters.group.size
         for made, trees in sorted(self._reaching, key=lambda one: one[0]):
             # For a few, wider ones cost less than new ones do.
             if width <= made and (
                 made <= 2 * width + 2 or 4 * n * made <= (width + 1) * self.n_references
             ):
                 return trees
-        # Parts of a job may ask for wider windows again and again.
-        kept = [one for one in self._reaching if not width // 4 <= one[0] <= width]
-        width = width if len(kept) == len(self._reaching) else 2 * width
         trees = grow(width)
-        self._reaching = [*kept, (width, trees)][-_MOST_FORESTS:]
+        self._reaching = [*self._reaching, (width, trees)][-_MOST_FORESTS:]
         return trees
 
     @cached_property
@@ -110,13 +127,17 @@ class FilteredIndex(ReferenceIndex):
         """Whether filters leave any reference out; observations of no group count as others."""
         if filters.by_time or filters.skips_own_time or self.n_groups > 1:
             return True
-        least, greatest = filters.least, filters.greatest
-        if least is None or greatest is None or self.span is None or not least.size:
+        time = filters.time
+        if time is None or self.span is None or not time.size:
             return False
+        earliest, latest = self.span
+
+        def holds_all(time: Any) -> bool:
+            least, greatest = window_of.py_func(int(time), filters.before, filters.after)
+            return bool(least <= earliest and latest <= greatest)
+
         # Mostly the first one tells.
-        if int(least[0]) > self.span[0] or int(greatest[0]) < self.span[1]:
-            return True
-        return bool(least.max() > self.span[0] or greatest.min() < self.span[1])
+        return not (holds_all(time[0]) and holds_all(time.min()) and holds_all(time.max()))
 
 
 def build_filtered_index(

@@ -12,8 +12,15 @@ from numba import cuda, float32, int32, int64, uint32
 
 from georesolve.kernels.boxes_cuda import NEVER
 from georesolve.kernels.descent_cuda import gap_to
-from georesolve.kernels.filters import GREATEST, NO_TIME
-from georesolve.kernels.warp_cuda import ALL_LANES, ballot, by_type, implements
+from georesolve.kernels.filters import NO_TIME, window_of
+from georesolve.kernels.warp_cuda import (
+    ALL_LANES,
+    ballot,
+    by_type,
+    first_lane,
+    implements,
+    without_first,
+)
 
 
 class Everything(NamedTuple):
@@ -37,10 +44,11 @@ class OfGroup(NamedTuple):
 
 
 class InPart(NamedTuple):
-    """The same, and of times from `least` to `greatest` alone but `left_out`, of each observation.
+    """The same, and of times so long `before` and `after` that of each observation.
 
     Groups are parts of the time of a group here, each with all that its observations may match.
-    `times` are those of the tree's points; `left_out` is of no observation where nothing is.
+    `times` are those of the tree's points, `own` those of observations, which match no reference
+    of the same time where it `skips` that.
     """
 
     codes: Any
@@ -48,9 +56,10 @@ class InPart(NamedTuple):
     group: Any
     most2: Any
     times: Any
-    least: Any
-    greatest: Any
-    left_out: Any
+    own: Any
+    before: int
+    after: int
+    skips: bool
 
 
 Filtering = Everything | OfGroup | InPart
@@ -86,10 +95,9 @@ def _(filters, row):  # type: ignore[no-untyped-def]
 
 @implements(asked_by, InPart)
 def _(filters, row):  # type: ignore[no-untyped-def]
-    left_out = int64(NO_TIME)
-    if filters.left_out.size > 0:
-        left_out = filters.left_out[row]
-    return Asked(filters.group[row], filters.least[row], filters.greatest[row], left_out)
+    time = filters.own[row]
+    least, greatest = window_of(time, filters.before, filters.after)
+    return Asked(filters.group[row], least, greatest, time if filters.skips else int64(NO_TIME))
 
 
 @by_type(Everything, OfGroup)
@@ -172,34 +180,16 @@ def _(filters, asked, i):  # type: ignore[no-untyped-def]
     return asked.least <= time and time <= asked.greatest and time != asked.left_out
 
 
-@by_type(Everything, OfGroup)
-def common_to(filters, asked, member):  # type: ignore[no-untyped-def]
-    """What the windows of all members of a walk have in common."""
-    return int32(0)
-
-
-@implements(common_to, InPart)
-def _(filters, asked, member):  # type: ignore[no-untyped-def]
-    least = asked.least if member else int64(NO_TIME)
-    greatest = asked.greatest if member else int64(GREATEST)
-    for step in (16, 8, 4, 2, 1):
-        least = max(least, cuda.shfl_xor_sync(ALL_LANES, least, step))
-        greatest = min(greatest, cuda.shfl_xor_sync(ALL_LANES, greatest, step))
-    if filters.left_out.size > 0:
-        greatest = int64(NO_TIME)
-    return least, greatest
-
-
-@by_type(Everything, OfGroup)
-def all_match(filters, common, i):  # type: ignore[no-untyped-def]
-    """Whether point i of the tree is what all members ask for, as far as that is told."""
-    return True
-
-
-@implements(all_match, InPart)
-def _(filters, common, i):  # type: ignore[no-untyped-def]
-    time = filters.times[i]
-    return common[0] <= time and time <= common[1]
+@cuda.jit(device=True, forceinline=True)
+def in_window(asked, candidates, times):  # type: ignore[no-untyped-def]
+    """Of the points of a leaf, those whose times are what is asked for."""
+    found = uint32(0)
+    while candidates != uint32(0):
+        j = first_lane(candidates)
+        candidates = without_first(candidates)
+        if asked.least <= times[j] and times[j] <= asked.greatest and times[j] != asked.left_out:
+            found = uint32(found | uint32(uint32(1) << j))
+    return found
 
 
 @by_type(Everything)

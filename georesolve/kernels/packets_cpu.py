@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 
 from georesolve.kernels.boxes_cpu import ALL, FAR, NODE_STEPS, STACK, WIDTH
+from georesolve.kernels.filters import window_of
 from georesolve.kernels.lanes_cpu import (
     children_within,
     compare_in_time,
@@ -86,8 +87,9 @@ class InTime(NamedTuple):
     """As on the sphere, of what is at most so far and lies in the window of each observation."""
 
     farthest: float
-    least: np.ndarray
-    greatest: np.ndarray
+    times: np.ndarray
+    before: int
+    after: int
 
 
 @by_type
@@ -113,8 +115,7 @@ def prefetch_bound(kind, i):  # type: ignore[no-untyped-def]
 
 @prefetch_bound.of(InTime)
 def _prefetch_window(kind, i):  # type: ignore[no-untyped-def]
-    prefetch_one(kind.least, i)
-    prefetch_one(kind.greatest, i)
+    prefetch_one(kind.times, i)
 
 
 @by_type
@@ -127,8 +128,9 @@ def _bound_in_time(kind, places, lanes):  # type: ignore[no-untyped-def]
     windows = lanes.view(np.int64)
     for lane in range(LANES):
         lanes[3, lane] = kind.farthest
-        windows[5, lane] = kind.least[places[lane]]
-        windows[6, lane] = kind.greatest[places[lane]] - kind.least[places[lane]]
+        least, greatest = window_of(kind.times[places[lane]], kind.before, kind.after)
+        windows[5, lane] = least
+        windows[6, lane] = greatest - least
 
 
 class Nearest(NamedTuple):

@@ -63,11 +63,10 @@ from georesolve.kernels.filters_cuda import (
     Filtering,
     InPart,
     alike,
-    all_match,
     asked_by,
     bounded,
-    common_to,
     group_of,
+    in_window,
     is_of,
     matches,
     sieved,
@@ -140,6 +139,8 @@ def walk(places: int, fine: bool, filtering: Any = Everything) -> Any:
     """
     many = places > 1
     timed = filtering is InPart
+    # What a window holds of a leaf its lane takes by itself; lists settle ties together.
+    by_itself = timed and not many
     slots = places - 1
     bundle = _BUNDLES.get(places, 1)
     warps = _warps(places)
@@ -172,6 +173,8 @@ def walk(places: int, fine: bool, filtering: Any = Everything) -> Any:
         stage = cuda.shared.array((warps, 4, WARP), float64)
         lane = uint32(cuda.threadIdx.x)
         warp = cuda.threadIdx.y
+        if by_itself:
+            times = cuda.shared.array((warps, WARP), int64)[warp]
         n = reference.shape[0]
         position = (int64(cuda.blockIdx.x) * warps + warp) * width + int64(lane & uint32(width - 1))
         if position - int64(lane & uint32(width - 1)) >= n:
@@ -223,7 +226,6 @@ def walk(places: int, fine: bool, filtering: Any = Everything) -> Any:
             wanted = cuda.shfl_sync(ALL_LANES, own_group, centre)
             group = uint32(waiting & alike(filters, own_group, centre))
             member = (group >> lane) & uint32(1) != uint32(0)
-            common = common_to(filters, asked, member)
             widest = wide2 = ZERO
             reach = INFINITY
             opened = int32(0)
@@ -252,13 +254,13 @@ def walk(places: int, fine: bool, filtering: Any = Everything) -> Any:
                     group = uint32(group | alone)
                     member = (group >> lane) & uint32(1) != uint32(0)
                     widest = warp_max(away if member else ZERO)
-                    common = common_to(filters, asked, member)
                 opened = int32(opened + 1)
                 # The leaf's points bound every member's k-th best before any is compared: each is
-                # at most `widest` farther from the member than from the centre.
-                if nearest_needed == 1 or (opened == 1 and nearest_needed <= WARP):
+                # at most `widest` farther from the member than from the centre. Of their times few
+                # are in the windows of all members.
+                if not timed and (nearest_needed == 1 or (opened == 1 and nearest_needed <= WARP)):
                     near = int32(NEVER)
-                    if apart2 == apart2 and all_match(filters, common, i):
+                    if apart2 == apart2:
                         near = libdevice.float_as_int(apart2)
                     if nearest_needed == 1:
                         near = least_of_warp(near)
@@ -284,6 +286,8 @@ def walk(places: int, fine: bool, filtering: Any = Everything) -> Any:
                     stage[warp, 1, lane] = points[i, 1]
                     stage[warp, 2, lane] = points[i, 2]
                     stage[warp, 3, lane] = points[i, 3]
+                    if by_itself:
+                        times[lane] = filters.times[i]
                 cuda.syncwarp()
                 if group == alone and cuda.popc(candidates) > _FEW:
                     # One observation: its lanes compare, each a candidate, and few are left.
@@ -292,17 +296,22 @@ def walk(places: int, fine: bool, filtering: Any = Everything) -> Any:
                         at_x, at_y, at_z, stage[warp, 0, lane], stage[warp, 1, lane],
                         stage[warp, 2, lane],
                     )  # fmt: skip
-                    candidates &= ballot(may_enter(collector, kept, centre, near2))
-                while candidates != uint32(0):
-                    j = first_lane(candidates)
-                    candidates = without_first(candidates)
+                    candidates = uint32(
+                        candidates & ballot(may_enter(collector, kept, centre, near2))
+                    )
+                left = candidates
+                if by_itself:
+                    left = in_window(asked, candidates, times) if member else uint32(0)
+                while left != uint32(0):
+                    j = first_lane(left)
+                    left = without_first(left)
                     row_found = stage[warp, 3, j]
                     chord2_found = squared_chord(
                         x, y, z, stage[warp, 0, j], stage[warp, 1, j], stage[warp, 2, j]
                     )
                     place = int32(leaf * uint32(WARP) + j)
                     able = member and row_found != own
-                    if timed and float32(chord2_found) <= farthest(collector, kept):
+                    if timed and many and float32(chord2_found) <= farthest(collector, kept):
                         # Few come so near, and a time is fetched from far.
                         able = able and matches(filters, asked, place)
                     kept = offer(collector, kept, able, chord2_found, row_found, place)
@@ -325,7 +334,6 @@ def walk(places: int, fine: bool, filtering: Any = Everything) -> Any:
                         leaves = member
                         member = (group >> lane) & uint32(1) != uint32(0)
                         widest = warp_max(away if member else ZERO)
-                        common = common_to(filters, asked, member)
                         if many and leaves and not member:
                             kept = nothing(collector, places, bundle)
                     elif opened >= int32(share):

@@ -21,7 +21,7 @@ from georesolve.kernels.boxes_cpu import NO_LIMIT, STACK, WIDTH, held
 from georesolve.kernels.coordinates_cpu import measure_part, readable
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.ellipsoid import MORE, ONE, innermost, outermost
-from georesolve.kernels.filters import NO_TIME
+from georesolve.kernels.filters import NO_TIME, window_of
 from georesolve.kernels.forest_cpu import TREES_DEEP, Forest, forest_of, tree_of
 from georesolve.kernels.geodesic import geodesic_m
 from georesolve.kernels.index import ReferenceIndex
@@ -52,14 +52,15 @@ _TURN = 64
 RUN = 64
 """Pairs of which each is compared with all, which takes no branches; longer runs are merged."""
 NO_PAIRS = Pairs(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))
-NO_TIMES = (np.empty(0, np.int64),) * 3
+NO_TIMES = np.empty(0, np.int64)
 
 
 class Packets(NamedTuple):
     """Observations in packets of neighbours, each of which begins with one tree.
 
     Rows of the `points` from `firsts` to `stops` of the `order` are a packet; `times` are empty, or
-    the windows and the own time of each point, which does not match where it `skips` that.
+    those of the points, which match what is of times so long `before` and `after`, but not of the
+    same time where they `skip` that.
     """
 
     forest: Forest
@@ -68,8 +69,10 @@ class Packets(NamedTuple):
     firsts: np.ndarray
     stops: np.ndarray
     trees: np.ndarray
-    times: tuple[np.ndarray, np.ndarray, np.ndarray]
-    skips: bool
+    times: np.ndarray
+    before: int
+    after: int
+    skip: bool
 
 
 class Matching(NamedTuple):
@@ -164,11 +167,11 @@ def _take_by_metres(kind, collector, tree, leaf, lane, able):  # type: ignore[no
 
 
 @njit(inline="always")
-def load_window(windows, lane, times, i, skips):  # type: ignore[no-untyped-def]
+def load_window(windows, lane, time, before, after, skip):  # type: ignore[no-untyped-def]
     """Write the window of an observation: least, greatest, what does not count, its own time."""
-    windows[0, lane], windows[1, lane] = times[0][i], times[1][i]
-    windows[2, lane] = times[2][i] if skips else NO_TIME
-    windows[3, lane] = times[2][i]
+    windows[0, lane], windows[1, lane] = window_of(time, before, after)
+    windows[2, lane] = time if skip else NO_TIME
+    windows[3, lane] = time
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -181,7 +184,7 @@ def search_within(  # type: ignore[no-untyped-def]
     Without memory for pairs they are counted. `vectors` are given where all references are in one
     tree.
     """
-    forest, points, order, firsts, stops, trees, times, skips = borrowed(packets)
+    forest, points, order, firsts, stops, trees, times, before, after, skip = borrowed(packets)
     vectors, bounds, counts, starts = borrowed((vectors, bounds, counts, starts))
     reference, distance_m = borrowed((reference, distance_m))
     flat, fills = len(kind) > 0, starts.size > 0
@@ -218,8 +221,8 @@ def search_within(  # type: ignore[no-untyped-def]
             lanes[3, lane] = bound if lane < used else -1.0
             lanes[4, lane] = first_row + i if leaves_out else -1
             lanes[5, lane] = first_row + i + 1 if once else 0
-            if times[0].size:
-                load_window(windows, lane, times, i, skips)
+            if times.size:
+                load_window(windows, lane, times[i], before, after, skip)
             farthest = max(farthest, bound)
             nearest = min(nearest, within)
             ends[lane] = end
@@ -234,7 +237,7 @@ def search_within(  # type: ignore[no-untyped-def]
         whole[0] = 0
         tree = tree_of(forest, trees[packet], levels)
         # Of whole boxes it is not known which rows they hold.
-        if fills or once or leaves_out or brute or times[0].size:
+        if fills or once or leaves_out or brute or times.size:
             nearest = -1.0
         if brute:
             box[:3], box[3:] = -2.0, 2.0
@@ -362,7 +365,7 @@ def _search(
     ):
         firsts = np.arange(0, order.size, width)
         stops = np.minimum(firsts + width, order.size)
-        packets = Packets(forest, points, order, firsts, stops, firsts * 0, NO_TIMES, False)
+        packets = Packets(forest, points, order, firsts, stops, firsts * 0, NO_TIMES, 0, 0, False)
         search_part(part, packets, asked, by == "brute", kind, vectors, counts, found)
 
 

@@ -38,7 +38,6 @@ def array(dtype, ndim):
 F8_1, F8_2, F8_3 = (array(types.float64, ndim) for ndim in (1, 2, 3))
 I8_1, I8_2, I8_3 = (array(types.int64, ndim) for ndim in (1, 2, 3))
 F4_2, U4_1 = array(types.float32, 2), array(types.uint32, 1)
-U8_1 = array(types.uint64, 1)
 I4_1, I4_2 = array(types.int32, 1), array(types.int32, 2)
 QUERY = (types.int64, types.boolean, types.int64)
 FILTERS = {
@@ -46,7 +45,7 @@ FILTERS = {
     for kind, held in {
         Everything: (),
         OfGroup: (I4_1, I4_2, I4_1, F8_1),
-        InPart: (I4_1, I4_2, I4_1, F8_1, *[I8_1] * 4),
+        InPart: (I4_1, I4_2, I4_1, F8_1, I8_1, I8_1, types.int64, types.int64, types.boolean),
     }.items()
 }
 
@@ -167,8 +166,7 @@ for kind in (OfGroup, InPart):
     }
 KERNELS |= {
     "leave_out": (filtered_cuda.leave_out, (F8_1, I4_1, F8_1)),
-    "find_parts": (filtered_cuda.find_parts, (I4_1, I8_1, I8_1, *[types.int64] * 5, I4_1)),
-    "find_widths": (filtered_cuda.find_widths, (I4_1, I8_1, I8_1, *[types.int64] * 2, I8_1, U8_1)),
+    "find_parts": (filtered_cuda.find_parts, (I4_1, I8_1, *[types.int64] * 7, I4_1)),
 }
 KERNELS["rank_by_time"] = (filtered_cuda.rank(True), (*RANKING, FILTERS[InPart]))
 BOXES = (I8_2, F8_3, I8_1)

@@ -33,12 +33,14 @@ def matching(references, observations, group, filters, time, own, chord2):
         able = (square <= chord2) & (group == filters.group[i]) & (filters.group[i] >= 0)
         rank = np.zeros(group.size, object)
         if time.size:
-            able &= (filters.least[i] <= time) & (time <= filters.greatest[i])
+            apart = time.astype(object) - int(filters.time[i])
+            able &= ((apart >= -filters.before) | (filters.before == GREATEST)).astype(bool)
+            able &= ((apart <= filters.after) | (filters.after == GREATEST)).astype(bool)
             if filters.skips_own_time:
                 able &= time != filters.time[i]
             if filters.by_time:
                 # What is farther apart than 63 bits hold is all as far.
-                rank = np.minimum(abs(time.astype(object) - int(filters.time[i])), GREATEST)
+                rank = np.minimum(abs(apart), GREATEST)
         if own:
             able[i : i + 1] = False
         rows = np.flatnonzero(able)
@@ -83,15 +85,13 @@ def asked(draw):
     if draw(st.booleans()):
         return references, observations, group, Filters(codes), np.empty(0, np.int64)
     time, own = whole(SECONDS, n), whole(SECONDS, m)
-    width = draw(st.sampled_from([0, 1, 5, 2**62]))
-    least = own - width if draw(st.booleans()) else own
-    greatest = own + np.minimum(width, 2**62 - 1) if draw(st.booleans()) else own
+    before, after = (draw(st.sampled_from([0, 1, 5, 2**62, GREATEST])) for _ in range(2))
     by_time, skips = draw(st.booleans()), draw(st.booleans())
     return (
         references,
         observations,
         group,
-        Filters(codes, least, greatest, own, by_time, skips),
+        Filters(codes, own, before, after, by_time, skips),
         time,
     )
 
@@ -126,8 +126,8 @@ def test_large_groups_and_many_trees(name, k):
     time, own_time = rng.integers(0, 10**6, n), rng.integers(0, 10**6, m)
     few_times = own_time[check_few]
     for by_time in (False, True):
-        window = few_times - 30_000, few_times + 30_000, few_times
-        filters = Filters(np.zeros(150, np.int32)[: few_times.size], *window, by_time)
+        few_groups = np.zeros(few_times.size, np.int32)
+        filters = Filters(few_groups, few_times, 30_000, 30_000, by_time)
         check(few_of(some, check_few), few_of(some, check_few), np.zeros(few_times.size, np.int32),
               filters, few_times, k=k)  # fmt: skip
         found = nearest(
@@ -166,12 +166,10 @@ def test_windows_of_one_tree_each(half):
     own = rng.integers(-(10**5), 11 * 10**5, 3000) // 1000 * 1000
     for groups in (1, 3):
         group = rng.integers(0, groups, 4000).astype(np.int32)
-        filters = Filters(
-            rng.integers(0, groups, 3000).astype(np.int32), own - half, own + half // 2, own
-        )
+        filters = Filters(rng.integers(0, groups, 3000).astype(np.int32), own, half, half // 2)
         index = build_filtered_index(*references, group, time)
         few = rng.permutation(3000)[:150]
-        some = Filters(*(one[few] for one in filters[:4]))
+        some = filters._replace(group=filters.group[few], time=own[few])
         for distance_m, chord2 in ((None, 9.0), (5e5, chord2_within(np.array([5e5]))[0])):
             found = nearest(index, *observations, max_distance_m=distance_m, filters=filters)
             want = matching(references, few_of(observations, few), group, some, time, False, chord2)
@@ -207,7 +205,7 @@ def test_a_few_narrow_windows_take_the_trees_of_wider_ones():
     for half, n, made in ((10**5, 2000, 1), (2000, 5, 1), (2000, 2000, 2), (2000, 5, 2)):
         some = tuple(one[:n] for one in observations)
         here = own[:n]
-        filters = Filters(np.zeros(n, np.int32), here - half, here + half, here)
+        filters = Filters(np.zeros(n, np.int32), here, half, half)
         found = nearest(index, *some, filters=filters).reference
         want = matching(references, some, np.zeros(20_000), filters, time, False, 9.0)
         few = zip(found[:20], want, strict=False)
@@ -218,9 +216,8 @@ def test_a_few_narrow_windows_take_the_trees_of_wider_ones():
 @pytest.mark.parametrize("n", [1, 600])
 def test_what_has_no_time_matches_nothing(n):
     at, time = (np.zeros(2), np.arange(2.0)), np.array([LEAST - 1, LEAST])
-    ends = np.full(n, LEAST - 1), np.full(n, GREATEST), np.full(n, 7)
     for skips in (False, True):
-        filters = Filters(np.zeros(n, np.int32), *ends, skips_own_time=skips)
+        filters = Filters(np.zeros(n, np.int32), np.full(n, 7), skips_own_time=skips)
         index = build_filtered_index(*at, None, time)
         found = nearest(index, np.zeros(n), np.zeros(n), filters=filters).reference
         assert (found == 1).all()
@@ -232,8 +229,7 @@ def test_times_of_all_64_bits(k):
     rng = np.random.default_rng(11)
     references, observations = sphere(rng, 1500), sphere(rng, 200)
     time, own = (rng.integers(LEAST, GREATEST, n) for n in (1500, 200))
-    window = np.full(200, LEAST), np.full(200, GREATEST), own
-    filters = Filters(np.zeros(200, np.int32), *window, by_time=True)
+    filters = Filters(np.zeros(200, np.int32), own, by_time=True)
     group = np.zeros(1500, np.int32)
     check(references, observations, group, filters, time, k=k)
     # As far apart as is told are several, of which one is the nearest.
@@ -242,28 +238,20 @@ def test_times_of_all_64_bits(k):
     check(references, observations, group, filters._replace(time=own), time, k=k)
 
 
-def test_trees_are_not_made_anew_for_each_part_of_a_job(monkeypatch):
+def test_trees_of_the_last_widths_are_kept(monkeypatch):
     rng = np.random.default_rng(13)
-    references, observations = sphere(rng, 2000), sphere(rng, 20)
+    references, observations = sphere(rng, 2000), sphere(rng, 400)
     index = build_filtered_index(*references, None, rng.integers(0, 10**6, 2000))
     widths = []
     plant = filtered_cpu.grow
     monkeypatch.setattr(
         filtered_cpu, "grow", lambda *given: widths.append(given[-1]) or plant(*given)
     )
-    for number in range(1, 101):
-        now, group = np.full(20, number * 10_000), np.zeros(20, np.int32)
-        # Of parts that follow each other in time, one is without a value.
-        filters = Filters(group - (number == 50), np.full(20, LEAST), now, now)
-        nearest(index, *observations, filters=filters)
-    # Twice as wide each time.
-    assert len(widths) == 7
-    # Those of the last widths are kept, for who asks by turns.
-    observations, group = sphere(rng, 400), np.zeros(400, np.int32)
-    for number in (100, 40, 100, 40):
-        now = np.full(400, number * 10_000)
-        nearest(index, *observations, filters=Filters(group, np.full(400, LEAST), now, now))
-    assert len(widths) == 8
+    filters = Filters(np.zeros(400, np.int32), rng.integers(0, 10**6, 400), after=0)
+    for before in (1000, 40_000, 1000, 39_000, GREATEST, GREATEST, 1000):
+        nearest(index, *observations, filters=filters._replace(before=before))
+    # Somewhat wider ones serve, and all of the time is the widest.
+    assert widths == [1000, 40_000, int(np.ptp(index.time))]
 
 
 def few_of(sets, rows):
@@ -278,11 +266,10 @@ def test_in_one_place_it_is_merge_asof(direction, tolerance):
     time = np.sort(rng.choice(2000, 700, replace=False) * 4)
     own = np.sort(rng.choice(4000, 900, replace=False) * 2 + 1)
     keys, own_keys = rng.integers(0, 5, 700), rng.integers(0, 5, 900)
-    far = 10**9 if tolerance is None else tolerance
-    least = own - far if direction != "forward" else own
-    greatest = own + far if direction != "backward" else own
+    far = GREATEST if tolerance is None else tolerance
+    before, after = (0 if direction == one else far for one in ("forward", "backward"))
     index = build_filtered_index(np.full(700, 4.0), np.full(700, 5.0), keys.astype("i4"), time)
-    filters = Filters(own_keys.astype("i4"), least, greatest, own, by_time=True)
+    filters = Filters(own_keys.astype("i4"), own, before, after, by_time=True)
     found = nearest(index, np.full(900, 4.0), np.full(900, 5.0), filters=filters).reference
     merged = pd.merge_asof(
         pd.DataFrame({"t": own, "key": own_keys}),
@@ -307,7 +294,8 @@ def test_filters_that_restrict_nothing_are_the_plain_search():
     references, observations = sphere(rng, 500), sphere(rng, 600)
     time = rng.integers(0, 100, 500)
     index = build_filtered_index(*references, None, time)
-    wide = Filters(np.zeros(600, np.int32), np.full(600, 0), np.full(600, 99), np.full(600, 5))
+    wide = Filters(np.zeros(600, np.int32), np.full(600, 5), 5, 94)
+    assert index.restricts(wide._replace(after=93)) == (time.max() == 99)
     assert not index.restricts(wide)
     plain = nearest(build_index(*references), *observations)
     before = index.nbytes

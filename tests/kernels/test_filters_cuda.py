@@ -12,7 +12,7 @@ from georesolve.kernels import (  # noqa: E402
     nearest,
     within,
 )
-from georesolve.kernels.filters import GREATEST, LEAST  # noqa: E402
+from georesolve.kernels.filters import GREATEST  # noqa: E402
 from tests.kernels.point_sets import SETS  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -47,9 +47,9 @@ def test_what_is_found_is_what_the_cpu_finds(name, groups, timed):
     asked = [Filters(codes)]
     if timed:
         asked = [
-            Filters(codes, own - 40, own + 40, own),
-            Filters(codes, own - 40, own, own, skips_own_time=True),
-            Filters(codes, own - 900, own + 900, own, by_time=True),
+            Filters(codes, own, 40, 40),
+            Filters(codes, own, 40, 0, skips_own_time=True),
+            Filters(codes, own, 900, 900, by_time=True),
         ]
     for filters in asked:
         there = Filters(*on_device(filters))
@@ -88,20 +88,19 @@ def test_windows_of_all_widths(span):
     time, own = (times(size).astype(np.int64) for size in (n, m))
     group = rng.integers(0, 3, n).astype(np.int32)
     codes = rng.integers(-1, 3, m).astype(np.int32)
-    # From nothing but the very time to nearly all, some beyond all and some that hold nothing.
-    width = (span * 10.0 ** rng.uniform(-9, 0, m)).astype(np.uint64).astype(object)
-    least = np.maximum(own - width // 2, LEAST).astype(np.int64)
-    greatest = np.minimum(own + width // 2, GREATEST).astype(np.int64)
-    least[::7], greatest[::11], greatest[::13] = LEAST, GREATEST, least[::13] - 1
     indexes = (
         build_filtered_index(*references, group, time),
         build_filtered_index(*on_device(references), *on_device((group, time))),
     )
-    filters = Filters(codes, least, greatest, own)
-    there = Filters(*on_device(filters))
-    for k in (1, 3):
-        here = nearest(indexes[0], *observations, k=k, filters=filters)
-        gpu = nearest(indexes[1], *on_device(observations), k=k, filters=there)
-        same_bytes(gpu, here, k)
-    here = within(indexes[0], *observations, 1e6, filters=filters)
-    same_bytes(within(indexes[1], *on_device(observations), 1e6, filters=there), here, "within")
+    there = on_device((codes, own))
+    # From nothing but the very time to all, and without a limit.
+    widths = [(int(span * share), int(span * share / 2)) for share in (0, 1e-9, 1e-3, 0.4)]
+    for reach in (*widths, (GREATEST, 0), (7, GREATEST), (GREATEST, GREATEST)):
+        filters = Filters(codes, own, *reach)
+        asked = Filters(*there, *reach)
+        for k in (1, 3):
+            here = nearest(indexes[0], *observations, k=k, filters=filters)
+            gpu = nearest(indexes[1], *on_device(observations), k=k, filters=asked)
+            same_bytes(gpu, here, (reach, k))
+        here = within(indexes[0], *observations, 1e6, filters=filters)
+        same_bytes(within(indexes[1], *on_device(observations), 1e6, filters=asked), here, reach)

@@ -130,7 +130,7 @@ def _each(filters: Filters, change: Callable[[Any], Any]) -> Filters:
     arrays = {
         name: change(one)
         for name, one in filters._asdict().items()
-        if one is not None and not isinstance(one, bool)
+        if one is not None and not isinstance(one, int)
     }
     return filters._replace(**arrays)
 
@@ -308,16 +308,11 @@ class Keys:
         unit = min((kind.unit for kind in kinds), key=NANOSECONDS.__getitem__, default="s")
         time = _instants("observations", name, values, unit)
         group[time < LEAST] = MISSING
-        least, greatest = np.full(rows, LEAST), np.full(rows, GREATEST)
-        most = GREATEST if options.max_time is None else self.most_apart(options, unit)
-        if most < GREATEST:
-            # No time is beyond 64 bits on the way.
-            least = np.where(time < LEAST + most, LEAST, time - most)
-            greatest = np.where(time > GREATEST - most, GREATEST, time + most)
-        if options.time_direction == "backward":
-            greatest = time
-        elif options.time_direction == "forward":
-            least = time
+        most = GREATEST
+        if options.max_time is not None:
+            most = min(most, self.most_apart(options, unit))
+        before = 0 if options.time_direction == "forward" else most
+        after = 0 if options.time_direction == "backward" else most
         by_time, skips = options.rank_by == "time", not options.allow_exact
-        filters = Filters(group.astype(np.int32), least, greatest, time, by_time, skips)
+        filters = Filters(group.astype(np.int32), time, before, after, by_time, skips)
         return Narrowed(filters, unit, self, match)
