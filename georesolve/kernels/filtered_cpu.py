@@ -19,7 +19,7 @@ from numba import njit
 from georesolve.kernels.boxes_cpu import ALL, NO_LIMIT, NODE_STEPS, STACK, WIDTH
 from georesolve.kernels.coordinates_cpu import readable
 from georesolve.kernels.distance import closer
-from georesolve.kernels.filters import GREATEST, LEAST, FilteredIndex, Filters, window_of
+from georesolve.kernels.filters import GREATEST, LEAST, FilteredIndex, Filters
 from georesolve.kernels.forest_cpu import (
     FINER,
     TREES_DEEP,
@@ -56,6 +56,7 @@ from georesolve.kernels.packets_cpu import (
 from georesolve.kernels.query import Degrees, Found, Pairs, Query, Within, steps_left
 from georesolve.kernels.singles_cpu import search_singles
 from georesolve.kernels.threads_cpu import in_threads, threads_for
+from georesolve.kernels.times import window_of
 from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, look, walk
 from georesolve.kernels.ways import spread_of
 from georesolve.kernels.within_cpu import NO_TIMES, Packets, asked_twice, load_window, search_part

@@ -39,7 +39,7 @@ from georesolve.kernels.boxes_cuda import (
 from georesolve.kernels.coordinates_cuda import unit_vectors
 from georesolve.kernels.descent_cuda import FromOrigin, gap_to, next_leaf
 from georesolve.kernels.distance import closer, squared_chord
-from georesolve.kernels.filters import GREATEST, LEAST, FilteredIndex, Filters, window_of
+from georesolve.kernels.filters import GREATEST, LEAST, FilteredIndex, Filters
 from georesolve.kernels.filters_cuda import (
     EVERYTHING,
     Asked,
@@ -57,6 +57,7 @@ from georesolve.kernels.launch_cuda import blocks_for, launch, stride
 from georesolve.kernels.order_cuda import extent, order, sort
 from georesolve.kernels.query import MAX_K, Degrees, Found, Pairs, Query, Within
 from georesolve.kernels.sizes_cuda import WARP, level_sizes
+from georesolve.kernels.times import window_of
 from georesolve.kernels.tree_cuda import SAMPLE
 from georesolve.kernels.walk_cuda import launch_walk
 from georesolve.kernels.warp_cuda import ballot, first_lane, implements, without_first

@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from georesolve.kernels.devices import Array, coordinate_pair, device_of, implementation
 from georesolve.kernels.index import ReferenceIndex, build_index
@@ -44,18 +43,6 @@ class Filters(NamedTuple):
     after: int = GREATEST
     by_time: bool = False
     skips_own_time: bool = False
-
-
-@njit(inline="always")
-def window_of(time: int, before: int, after: int) -> tuple[int, int]:
-    """The least and the greatest of the times that an observation of a time may match."""
-    # No time is beyond 64 bits on the way.
-    least, greatest = LEAST, GREATEST
-    if before < GREATEST and time >= LEAST + before:
-        least = time - before
-    if after < GREATEST and time <= GREATEST - after:
-        greatest = time + after
-    return least, greatest
 
 
 class FilteredIndex(ReferenceIndex):
@@ -133,8 +120,10 @@ class FilteredIndex(ReferenceIndex):
         earliest, latest = self.span
 
         def holds_all(time: Any) -> bool:
-            least, greatest = window_of.py_func(int(time), filters.before, filters.after)
-            return bool(least <= earliest and latest <= greatest)
+            now = int(time)
+            return (filters.before == GREATEST or now - filters.before <= earliest) and (
+                filters.after == GREATEST or latest <= now + filters.after
+            )
 
         # Mostly the first one tells.
         return not (holds_all(time[0]) and holds_all(time.min()) and holds_all(time.max()))

@@ -12,7 +12,8 @@ from numba import cuda, float32, int32, int64, uint32
 
 from georesolve.kernels.boxes_cuda import NEVER
 from georesolve.kernels.descent_cuda import gap_to
-from georesolve.kernels.filters import NO_TIME, window_of
+from georesolve.kernels.filters import NO_TIME
+from georesolve.kernels.times import window_of
 from georesolve.kernels.warp_cuda import (
     ALL_LANES,
     ballot,

@@ -12,7 +12,6 @@ import numpy as np
 from numba import njit
 
 from georesolve.kernels.boxes_cpu import ALL, FAR, NODE_STEPS, STACK, WIDTH
-from georesolve.kernels.filters import window_of
 from georesolve.kernels.lanes_cpu import (
     children_within,
     compare_in_time,
@@ -27,6 +26,7 @@ from georesolve.kernels.lanes_cpu import (
     prefetch_one,
 )
 from georesolve.kernels.order_cpu import ROW, keys_of
+from georesolve.kernels.times import window_of
 from georesolve.kernels.walk_cpu import by_type, leaf_of, look, mark, walk
 
 LANES = 16

@@ -21,7 +21,7 @@ from georesolve.kernels.boxes_cpu import NO_LIMIT, STACK, WIDTH, held
 from georesolve.kernels.coordinates_cpu import measure_part, readable
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.ellipsoid import MORE, ONE, innermost, outermost
-from georesolve.kernels.filters import NO_TIME, window_of
+from georesolve.kernels.filters import NO_TIME
 from georesolve.kernels.forest_cpu import TREES_DEEP, Forest, forest_of, tree_of
 from georesolve.kernels.geodesic import geodesic_m
 from georesolve.kernels.index import ReferenceIndex
@@ -42,6 +42,7 @@ from georesolve.kernels.order_cpu import ROW, in_windows
 from georesolve.kernels.packets_cpu import LANES, OnEllipsoid, OnSphere, aligned_rows
 from georesolve.kernels.query import Degrees, Pairs, Within
 from georesolve.kernels.threads_cpu import in_threads, threads_for
+from georesolve.kernels.times import window_of
 from georesolve.kernels.walk_cpu import by_type, look, take_whole, walk
 from georesolve.kernels.ways import Search
 
