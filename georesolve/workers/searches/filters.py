@@ -127,12 +127,8 @@ def _instants(role: str, name: str, values: pa.Array, unit: str) -> np.ndarray:
 
 
 def _each(filters: Filters, change: Callable[[Any], Any]) -> Filters:
-    arrays = {
-        name: change(one)
-        for name, one in filters._asdict().items()
-        if one is not None and not isinstance(one, int)
-    }
-    return filters._replace(**arrays)
+    time = None if filters.time is None else change(filters.time)
+    return filters._replace(group=change(filters.group), time=time)
 
 
 class Narrowed(NamedTuple):
