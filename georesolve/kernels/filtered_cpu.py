@@ -19,7 +19,7 @@ from numba import njit
 from georesolve.kernels.boxes_cpu import ALL, NO_LIMIT, NODE_STEPS, STACK, WIDTH
 from georesolve.kernels.coordinates_cpu import readable
 from georesolve.kernels.distance import closer
-from georesolve.kernels.filters import GREATEST, LEAST, FilteredIndex, Filters
+from georesolve.kernels.filters import GREATEST, LEAST, FilteredIndex, Filters, by_reach
 from georesolve.kernels.forest_cpu import (
     FINER,
     TREES_DEEP,
@@ -347,8 +347,6 @@ def _tree_for(forest, group, times, i, before, after, by_time):  # type: ignore[
                 low = half
             else:
                 high = half
-        if greatest < least:
-            return -1
         if not by_time and (
             greatest < forest.earliest[low]
             or (
@@ -426,6 +424,20 @@ def search(
     brute: bool = False,
 ) -> Found:
     """The first k references of every observation among those within a squared chord of it."""
+    find = partial(_find, index, observations, query, chord2, brute)
+    # Steps are counted over all observations, so these are searched at once.
+    whole = brute or filters.by_time or query.most_steps is not None
+    return find(filters) if whole else by_reach(index, filters, find)
+
+
+def _find(
+    index: FilteredIndex,
+    observations: Degrees,
+    query: Query,
+    chord2: float,
+    brute: bool,
+    filters: Filters,
+) -> Found:
     n = observations.lat_deg.size
     found = Found(np.full((n, query.k), -1), np.full((n, query.k), np.inf))
     left = NO_LIMIT if query.most_steps is None else query.most_steps

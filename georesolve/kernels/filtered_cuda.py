@@ -15,9 +15,8 @@ compares one reference. So it does by brute force, with all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numba import cuda, float32, float64, int32, int64, uint32, uint64
 from numba.cuda import libdevice
@@ -39,7 +38,7 @@ from georesolve.kernels.boxes_cuda import (
 from georesolve.kernels.coordinates_cuda import unit_vectors
 from georesolve.kernels.descent_cuda import FromOrigin, gap_to, next_leaf
 from georesolve.kernels.distance import closer, squared_chord
-from georesolve.kernels.filters import GREATEST, LEAST, FilteredIndex, Filters
+from georesolve.kernels.filters import GREATEST, LEAST, FilteredIndex, Filters, by_reach
 from georesolve.kernels.filters_cuda import (
     EVERYTHING,
     Asked,
@@ -72,8 +71,6 @@ __all__ = ["MAX_ROWS", "build", "count", "pairs", "placed", "search"]
 _MOST_CODES = (1 << 31) - 1
 _PARTS = 128
 """Parts of all time by which observations are sorted that are ranked by time apart."""
-_NARROW = 8
-"""Windows that are by so many times shorter than others are searched in trees of their own."""
 
 
 class Forest(NamedTuple):
@@ -478,51 +475,19 @@ def search(
     if brute or filters.by_time or not n:
         return _rank(index, observations, query, filters, chord2, brute)
     packets = walk("cuda", n, index.n_references, query).search == "packets"
-    found: Found | None = None
-    for asked in _by_reach(index, filters):
+
+    def find(asked: Filters) -> Found:
         taken = _taken(index, observations, asked, chord2)
         if taken is None:
-            break
+            return _nothing(n, query)
         rows, vectors, plain, filtering = taken
         into = Found(cp.empty((n, query.k), cp.int64), cp.empty((n, query.k)))
         launch_walk(
             plain, vectors, query, into, rows=rows, width=WARP if packets else 1, filters=filtering
         )
-        if found is None:
-            found = into
-            continue
-        now = (asked.group >= 0)[:, None]
-        for new, old in zip(into, found, strict=True):
-            cp.copyto(old, new, where=now)
-    return found or _nothing(n, query)
+        return into
 
-
-def _by_reach(index: FilteredIndex, filters: Filters) -> Iterator[Filters]:
-    """What observations ask for, of a part of them at a time: the others are of no group.
-
-    A window without a limit holds little near that end of all time, and is one with a limit there:
-    among fewer references it takes less.
-    """
-    import cupy as cp
-
-    no_before, no_after = filters.before == GREATEST, filters.after == GREATEST
-    earliest, latest = index.span or (0, 0)
-    reach = (latest - earliest) // _NARROW if no_before != no_after else 0
-    while reach > 0:
-        time = cast("cp.ndarray", filters.time)
-        near = time <= earliest + reach if no_before else time >= latest - reach
-        near &= filters.group >= 0
-        if int(near.sum()) * WARP**2 <= index.n_references:
-            # A few cost less among all references than trees of their own do.
-            break
-        yield filters._replace(group=cp.where(near, -1, filters.group))
-        filters = filters._replace(
-            group=cp.where(near, filters.group, -1),
-            before=reach if no_before else filters.before,
-            after=reach if no_after else filters.after,
-        )
-        reach //= _NARROW
-    yield filters
+    return by_reach(index, filters, find)
 
 
 def _nothing(n: int, query: Query) -> Found:

@@ -1,14 +1,14 @@
 """By group and in time: which references an observation may match, and the index for that."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from georesolve.kernels.devices import Array, coordinate_pair, device_of, implementation
 from georesolve.kernels.index import ReferenceIndex, build_index
-from georesolve.kernels.query import Degrees
+from georesolve.kernels.query import Degrees, Found
 
 NO_TIME = -(1 << 63)
 LEAST, GREATEST = NO_TIME + 1, (1 << 63) - 1
@@ -17,6 +17,10 @@ MAX_ROWS = 1 << 29
 """References of an index: trees for windows hold up to twice as many, which 31 bits number."""
 _MOST_FORESTS = 4
 """Trees for windows of so many widths are kept, those that were made last."""
+_FEW = 64
+"""Observations that have no trees of their own, whatever their windows."""
+_NARROW = 8
+"""Windows that are by so many times shorter than others are searched in trees of their own."""
 
 
 class Filters(NamedTuple):
@@ -27,7 +31,7 @@ class Filters(NamedTuple):
     group : int32 array, shape (n_observations,)
         Only references of the same group match. One of a group below 0 matches nothing.
     time : int64 array, shape (n_observations,), optional
-        The time of each observation.
+        The time of each observation, `LEAST` or later where it is of a group.
     before, after : int
         Only references of times so long before and after that match, both included; `GREATEST` is
         no limit.
@@ -127,6 +131,60 @@ class FilteredIndex(ReferenceIndex):
 
         # Mostly the first one tells.
         return not (holds_all(time[0]) and holds_all(time.min()) and holds_all(time.max()))
+
+
+def by_reach(index: FilteredIndex, filters: Filters, search: Callable[[Filters], Found]) -> Found:
+    """Search for observations with windows of about one length at a time; all that is found."""
+    if index.device == "cuda":
+        import cupy as xp
+    else:
+        xp = np
+    found: Found | None = None
+    for asked in _reaches(index, filters, xp):
+        now = search(asked)
+        if found is None:
+            found = now
+            continue
+        for old, new in zip(found, now, strict=True):
+            xp.copyto(old, new, where=(asked.group >= 0)[:, None])
+    return cast("Found", found)
+
+
+def _reaches(index: FilteredIndex, filters: Filters, xp: Any) -> Iterator[Filters]:
+    """What observations ask for, of a part of them at a time: the others are of no group.
+
+    A window without a limit holds little near that end of all time, and is one with a limit there:
+    among fewer references it takes less.
+    """
+    no_before, no_after = filters.before == GREATEST, filters.after == GREATEST
+    if index.span is None or no_before == no_after:
+        yield filters
+        return
+    earliest, latest = index.span
+    reach = (latest - earliest) // _NARROW
+    time = cast("Array", filters.time)
+    # Windows beyond the time of all references hold nothing.
+    holds = time >= max(LEAST, earliest - filters.after)
+    if no_after:
+        holds = time <= min(GREATEST, latest + filters.before)
+    holds &= filters.group >= 0
+    filters, left = filters._replace(group=xp.where(holds, filters.group, -1)), int(holds.sum())
+    while reach > 0:
+        near = time <= earliest + reach if no_before else time >= latest - reach
+        near &= filters.group >= 0
+        some = int(near.sum())
+        if some <= max(_FEW, index.n_references >> 10):
+            # A few cost less among all references than trees of their own do.
+            break
+        if some < left:
+            yield filters._replace(group=xp.where(near, -1, filters.group))
+        filters = filters._replace(
+            group=xp.where(near, filters.group, -1),
+            before=reach if no_before else filters.before,
+            after=reach if no_after else filters.after,
+        )
+        left, reach = some, reach // _NARROW
+    yield filters
 
 
 def build_filtered_index(

@@ -254,6 +254,38 @@ def test_trees_of_the_last_widths_are_kept(monkeypatch):
     assert widths == [1000, 40_000, int(np.ptp(index.time))]
 
 
+@pytest.mark.parametrize("end", [-1, 1])
+@pytest.mark.parametrize("k", [1, 3])
+def test_windows_without_a_limit_have_trees_of_the_time_that_they_reach(monkeypatch, k, end):
+    rng = np.random.default_rng(19)
+    references, observations = sphere(rng, 5000), sphere(rng, 2000)
+    time = end * np.append(rng.integers(0, 10**6, 4998), [0, 10**6])
+    widths = []
+    plant = filtered_cpu.grow
+    monkeypatch.setattr(
+        filtered_cpu, "grow", lambda *given: widths.append(given[-1]) or plant(*given)
+    )
+    reach = {"before": GREATEST, "after": 0} if end == 1 else {"before": 0, "after": GREATEST}
+    group = rng.integers(-1, 1, 2000).astype(np.int32)
+    for low, high, made in (
+        (0, 10**6, [10**6, 125_000]),
+        (10**4, 15_000, [15_625]),
+        # Nothing is before all.
+        (-(10**6), -1, [10**6]),
+    ):
+        index = build_filtered_index(*references, None, time)
+        own = end * rng.integers(low, high, 2000)
+        filters = Filters(group, own, **reach)
+        found = nearest(index, *observations, k=k, filters=filters).reference.reshape(-1, k)
+        assert widths == made, (low, high)
+        widths.clear()
+        few = rng.permutation(2000)[:100]
+        some = filters._replace(group=group[few], time=own[few])
+        want = matching(references, few_of(observations, few), 0 * time, some, time, False, 9.0)
+        for row, rows in zip(found[few], want, strict=True):
+            np.testing.assert_array_equal(row[row >= 0], rows[:k])
+
+
 def few_of(sets, rows):
     return tuple(one[rows] for one in sets)
 
