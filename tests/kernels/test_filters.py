@@ -128,7 +128,7 @@ def test_large_groups_and_many_trees(name, k):
     for by_time in (False, True):
         few_groups = np.zeros(few_times.size, np.int32)
         filters = Filters(few_groups, few_times, 30_000, 30_000, by_time)
-        check(few_of(some, check_few), few_of(some, check_few), np.zeros(few_times.size, np.int32),
+        check(few_of(some, check_few), few_of(some, check_few), few_groups,
               filters, few_times, k=k)  # fmt: skip
         found = nearest(
             build_filtered_index(*references, None, time), *few_of(some, check_few), k=k,
