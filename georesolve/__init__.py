@@ -7,7 +7,12 @@ package, too, and need none of it.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from georesolve.version import __version__ as __version__
+
 if TYPE_CHECKING:
+    from georesolve.api import Index as Index
+    from georesolve.api import nearest as nearest
+    from georesolve.api import within as within
     from georesolve.client import AsyncClient as AsyncClient
     from georesolve.client import Client as Client
     from georesolve.client import DamagedTransfer as DamagedTransfer
@@ -18,19 +23,14 @@ if TYPE_CHECKING:
     from georesolve.files import Summary as Summary
     from georesolve.files import plan as plan
     from georesolve.files import resolve as resolve
-    from georesolve.intake.errors import InvalidInput as InvalidInput
-    from georesolve.intake.errors import InvalidOption as InvalidOption
-    from georesolve.intake.errors import TooLarge as TooLarge
-    from georesolve.intake.errors import UnsupportedFormat as UnsupportedFormat
+    from georesolve.io.errors import InvalidInput as InvalidInput
+    from georesolve.io.errors import InvalidOption as InvalidOption
+    from georesolve.io.errors import TooLarge as TooLarge
+    from georesolve.io.errors import UnsupportedFormat as UnsupportedFormat
     from georesolve.joins import sjoin as sjoin
     from georesolve.joins import sjoin_nearest as sjoin_nearest
     from georesolve.options import Options as Options
     from georesolve.options import WithinOptions as WithinOptions
-    from georesolve.resolution import Index as Index
-    from georesolve.resolution import nearest as nearest
-    from georesolve.resolution import within as within
-
-__version__ = "0.1.0"
 
 _PUBLIC = {
     "client": (
@@ -42,10 +42,10 @@ _PUBLIC = {
         "ServiceUnreachable",
     ),
     "files": ("Plan", "Summary", "plan", "resolve"),
-    "intake.errors": ("InvalidInput", "InvalidOption", "TooLarge", "UnsupportedFormat"),
+    "io.errors": ("InvalidInput", "InvalidOption", "TooLarge", "UnsupportedFormat"),
     "joins": ("sjoin", "sjoin_nearest"),
     "options": ("Options", "WithinOptions"),
-    "resolution": ("Index", "nearest", "within"),
+    "api": ("Index", "nearest", "within"),
 }
 """What each module has for users."""
 __all__ = sorted(name for names in _PUBLIC.values() for name in names)
@@ -56,7 +56,7 @@ def __getattr__(name: str) -> Any:
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if module == "client":
-        extras = import_module(f"{__name__}.extras")
+        extras = import_module(f"{__name__}.io.extras")
         extras.needed("httpx", "client", f"georesolve.{name}")
     value = getattr(import_module(f"{__name__}.{module}"), name)
     globals()[name] = value

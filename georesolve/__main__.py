@@ -10,16 +10,16 @@ import sys
 
 def main() -> int:
     """Run the command line; returns its exit code."""
-    from georesolve import commands
+    from georesolve import cli
 
     if sys.argv[1:2] not in (["nearest"], ["within"], ["serve"]):
-        return commands.main()
+        return cli.main()
     # All that it loads it needs to its end: to look through that for garbage, again and again and
     # once more at the end, takes a quarter of what a small search does, or the start of a service,
-    # which looks through it once: see `workers.machine.memory.keep_what_is_loaded`.
+    # which looks through it once: see `engine.memory.keep_what_is_loaded`.
     gc.disable()
     try:
-        return commands.main()
+        return cli.main()
     finally:
         gc.freeze()
 

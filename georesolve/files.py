@@ -18,40 +18,48 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from georesolve.compilation import compiling
-from georesolve.elsewhere import elsewhere, is_address
-from georesolve.extras import needed
-from georesolve.intake.canonical import written
-from georesolve.intake.columns import PREFIXES, Role
-from georesolve.intake.errors import InvalidInput, InvalidOption
-from georesolve.intake.plausibility import check_match, remarks
-from georesolve.intake.points import Points, PointTable
-from georesolve.intake.representations import FORMATS
-from georesolve.intake.shapes import ShapeReader
-from georesolve.kernels.devices import Device
-from georesolve.layers import LAYERS, write_layer
-from georesolve.options import Options, WithinOptions
-from georesolve.paths import UNBOUNDED, File, Listed, Paths, files_at, refuse_as_target, table_of
-from georesolve.searches import (
+from georesolve.engine.compilation import compiling
+from georesolve.engine.cost_model import rows_a_second
+from georesolve.engine.gpus import DeviceChoice, choose_device
+from georesolve.engine.in_memory import (
     RESULT_ROWS,
     Progress,
     Search,
     deserves_all_gpus,
-    run_on_cluster,
 )
-from georesolve.workers.jobs import CarriedTooLong, FilterOptions, Job
-from georesolve.workers.machine.gpus import DeviceChoice, choose_device
-from georesolve.workers.machine.threads import side_by_side
-from georesolve.workers.plan import Chunk, rows_a_group, too_wide, way_of, widths
-from georesolve.workers.rates import rows_a_second
+from georesolve.engine.match_sets import CarriedTooLong, MatchSets
+from georesolve.engine.plan import Chunk, rows_a_group, too_wide, way_of, widths
+from georesolve.engine.provenance import provenance
+from georesolve.engine.questions import MADE_PAIRS, Batch
+from georesolve.engine.sampling import sampled
+from georesolve.io.columns import PREFIXES, Role
+from georesolve.io.datasets import Dataset, PointSet, read_rows, recut
+from georesolve.io.errors import InvalidInput, InvalidOption
+from georesolve.io.extras import needed
+from georesolve.io.layer_files import LAYERS, write_layer
+from georesolve.io.local_files import complete, sha256_of
+from georesolve.io.normalized import written
+from georesolve.io.outlines import ShapeReader
+from georesolve.io.paths import (
+    UNBOUNDED,
+    File,
+    Listed,
+    Paths,
+    files_at,
+    refuse_as_target,
+    table_of,
+)
+from georesolve.io.points import Points, PointTable
+from georesolve.io.remote import elsewhere, is_address
+from georesolve.io.result_formats import FORMATS
+from georesolve.io.threads import side_by_side
+from georesolve.io.validation import check_match, remarks
+from georesolve.kernels.devices import Device
+from georesolve.options import Options, WithinOptions
+from georesolve.query import NEAR, FilterOptions
+from georesolve.workers.own_cluster import run_on_cluster
 from georesolve.workers.results.manifest import open_matches
-from georesolve.workers.results.result import provenance
 from georesolve.workers.results.splice import Splice, encode
-from georesolve.workers.searches.matches import NEAR
-from georesolve.workers.searches.questions import MADE_PAIRS, Batch
-from georesolve.workers.searches.sampling import sampled
-from georesolve.workers.sets.datasets import Dataset, PointSet, read_rows, recut
-from georesolve.workers.storage.files import complete, sha256_of
 
 _FORMATS = {one.suffix: one.pieces for one in FORMATS}
 _COPIED_BYTES = 8 << 20
@@ -218,32 +226,37 @@ def resolve(
         tempfile.TemporaryDirectory(prefix=".georesolve-", dir=beside) as name,
     ):
         by_shape = getattr(options, "summary_by", "observation") == "reference"
-        job, shapes = _job(*sets, options, Path(name), whole=by_shape and suffix == "geojson")
-        rows = job.options.in_order(job.observations.rows, job.references.rows)
-        remarked = _remarks(job, options)
+        matched, shapes = _match_sets(
+            *sets, options, Path(name), whole=by_shape and suffix == "geojson"
+        )
+        rows = matched.options.in_order(matched.observations.rows, matched.references.rows)
+        remarked = _remarks(matched, options)
         read = time.perf_counter() - start - compiled()
         if progress is not None:
-            progress(0, job.observations.rows)
+            progress(0, matched.observations.rows)
         with _complete(target, Path(name)) as temporary:
             # Every other format is made of the Parquet file.
             parquet = temporary if suffix == "parquet" else Path(name) / "result.parquet"
-            sizes = job.observations.rows, job.references.rows
-            if chosen == "cuda" and shapes is None and deserves_all_gpus(*sizes, job.options):
-                counts = run_on_cluster(job, progress)
-                with open_matches(job.folder) as matches, parquet.open("wb") as file:
+            sizes = matched.observations.rows, matched.references.rows
+            if chosen == "cuda" and shapes is None and deserves_all_gpus(*sizes, matched.options):
+                counts = run_on_cluster(matched, Path(name), progress)
+                with open_matches(Path(name)) as matches, parquet.open("wb") as file:
                     shutil.copyfileobj(matches, file, _COPIED_BYTES)
             else:
-                counts = _write(job, _search(job, shapes, chosen), parquet, progress)
-            distances_m, cut = _distances(parquet, job)
+                counts = _write(matched, _search(matched, shapes, chosen), parquet, progress)
+            distances_m, cut = _distances(parquet, matched)
             if suffix != "parquet":
                 with pq.ParquetFile(parquet) as result:
                     if pieces := _FORMATS.get(suffix):
-                        by_role = {"observations": job.observations, "references": job.references}
+                        by_role = {
+                            "observations": matched.observations,
+                            "references": matched.references,
+                        }
                         with temporary.open("wb") as sink:
                             sink.writelines(pieces(result, by_role.__getitem__))
                     else:
                         own = target if isinstance(target, Path) else temporary
-                        write_layer(result, suffix, job.observations, own, temporary)
+                        write_layer(result, suffix, matched.observations, own, temporary)
     whole, compile = time.perf_counter() - start, compiled()
     seconds = {"read": read, "compile": compile, "resolve": whole - read - compile}
     return Summary(*rows, counts, seconds, distances_m, remarked, cut)
@@ -297,17 +310,17 @@ def plan(
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="georesolve-", dir=scratch) as name:
         sets = files_at(observations, "observations"), files_at(references, "references")
-        job, shapes = _job(*sets, options, Path(name))
+        matched, shapes = _match_sets(*sets, options, Path(name))
         read = time.perf_counter() - start
         if shapes is not None:
             raise InvalidInput(
                 "references: a plan is made for points, and they are lines or polygons: resolve "
                 "them without one"
             )
-        match, rows = job.options, job.observations.rows
-        sample = sampled(job.observations, job.references, match)
-    of_observations, of_references = job.carried()
-    first, second = match.in_order(job.observations, job.references)
+        match, rows = matched.options, matched.observations.rows
+        sample = sampled(matched.observations, matched.references, match)
+    of_observations, of_references = matched.carried()
+    first, second = match.in_order(matched.observations, matched.references)
     own = ["observation", *(["rank"] if match.k > 1 else []), "reference", "distance_m"]
     own += ["time_apart"] if match.filters and match.filters.observation_time else []
     own += NEAR if match.near else []
@@ -318,8 +331,8 @@ def plan(
         *(f"{match.summary_by}_{name}" for name in of_observations),
         *(PREFIXES["references"] + name for name in of_references),
     ]
-    sizes = min(rows, RESULT_ROWS // match.k), job.references.rows
-    rate = rows_a_second(job.references.rows, match, chosen, sample.compared)
+    sizes = min(rows, RESULT_ROWS // match.k), matched.references.rows
+    rate = rows_a_second(matched.references.rows, match, chosen, sample.compared)
     result_rows = rows * match.ranks if sample.rows is None else sample.rows
     cores = numba.config.NUMBA_NUM_THREADS
     encoding = _ENCODE_SECONDS / cores + _FORMAT_SECONDS.get(suffix, 0.0)
@@ -332,29 +345,29 @@ def plan(
         result_rows_spread=sample.spread or 0,
         columns=columns,
         device=chosen,
-        search=str(way_of(sizes[0], job.references, match, chosen)),
+        search=str(way_of(sizes[0], matched.references, match, chosen)),
         seconds={
             "read": read,
             "search": rows / rate / (cores if chosen == "cpu" else 1),
             "write": result_rows * len(columns) * encoding,
         },
-        remarks=_remarks(job, options),
+        remarks=_remarks(matched, options),
     )
 
 
-def _remarks(job: Job, options: Options | WithinOptions) -> list[str]:
-    sets = job.options.in_order(job.observations, job.references)
+def _remarks(matched: MatchSets, options: Options | WithinOptions) -> list[str]:
+    sets = matched.options.in_order(matched.observations, matched.references)
     return remarks(*sets) if options.coordinates == "check" else []
 
 
-def _job(
+def _match_sets(
     observations: list[Listed],
     references: list[Listed],
     options: Options | WithinOptions,
     folder: Path,
     *,
     whole: bool = False,
-) -> tuple[Job, ShapeReader | None]:
+) -> tuple[MatchSets, ShapeReader | None]:
     """Two sets that have been read and checked, how they are matched, and the references' shapes.
 
     These are None where the references are points. With `whole` these have all of their columns,
@@ -365,10 +378,10 @@ def _job(
     sets = first, second
     match = options.match(*sets)
     check_match(*sets, match, options.on_invalid)
-    job = Job("matches", folder, *match.in_order(*sets), match)
-    if obstacle := too_wide(job.observations.rows, job.options.ranks, widths(job)):
+    matched = MatchSets(*match.in_order(*sets), match)
+    if obstacle := too_wide(matched.observations.rows, matched.options.ranks, widths(matched)):
         raise CarriedTooLong(obstacle)
-    return job, shapes if second.outlines is not None else None
+    return matched, shapes if second.outlines is not None else None
 
 
 def _canonical(
@@ -391,18 +404,18 @@ def _canonical(
     return replace(dataset, digest=sha256_of(target)), points.shapes
 
 
-def _search(job: Job, shapes: ShapeReader | None, device: Device) -> Search:
+def _search(matched: MatchSets, shapes: ShapeReader | None, device: Device) -> Search:
     """The search of the references, or, for a row a shape, by the shapes."""
-    filters = job.options.filters or FilterOptions()
-    carried = [*job.carried()[1], *job.options.summarised, *filters.of_references]
-    references, asking = _in_memory(job.references, carried), None
-    if shapes is not None and job.options.summary_by == "observation":
+    filters = matched.options.filters or FilterOptions()
+    carried = [*matched.carried()[1], *matched.options.summarised, *filters.of_references]
+    references, asking = _in_memory(matched.references, carried), None
+    if shapes is not None and matched.options.summary_by == "observation":
         own = shapes.shapes(references.lat_deg, references.lon_deg)
         references = replace(references, shapes=own)
     elif shapes is not None:
-        asking = _in_memory(job.observations, [])
+        asking = _in_memory(matched.observations, [])
         asking = replace(asking, shapes=shapes.shapes(asking.lat_deg, asking.lon_deg))
-    return Search(references, device, asking, job.options.earth)
+    return Search(references, device, asking, matched.options.earth)
 
 
 def _in_memory(dataset: Dataset, kept: list[str], chunk: Chunk | None = None) -> Points:
@@ -416,13 +429,13 @@ def _in_memory(dataset: Dataset, kept: list[str], chunk: Chunk | None = None) ->
     return Points(lat_deg=lat_deg, lon_deg=lon_deg, kept=columns, **known)
 
 
-def _distances(result: Path, job: Job) -> tuple[dict[str, float], int]:
+def _distances(result: Path, matched: MatchSets) -> tuple[dict[str, float], int]:
     """Metres of the matched rows of a result: their median, 95th percentile and largest.
 
     And how many observations have a match of every rank, where more may be within the limit.
     """
-    k, others = job.options.k, job.references.valid_rows - job.options.exclude_self
-    may_cut = job.options.max_distance_m is not None and 1 < k < others
+    k, others = matched.options.k, matched.references.valid_rows - matched.options.exclude_self
+    may_cut = matched.options.max_distance_m is not None and 1 < k < others
     with pq.ParquetFile(result) as file:
         step = max(1, file.metadata.num_rows // _SAMPLED_ROWS)
         largest, sampled, cut = -math.inf, [np.empty(0)], 0
@@ -444,11 +457,13 @@ def _distances(result: Path, job: Job) -> tuple[dict[str, float], int]:
     return {"median": median, "95 %": most, "largest": float(largest)}, cut
 
 
-def _write(job: Job, search: Search, target: Path, progress: Progress | None) -> dict[str, int]:
-    """Write the result of a job; returns the number of its rows by status."""
-    observations, options = job.observations, job.options
-    of_observations, _ = job.carried()
-    size = rows_a_group(job)
+def _write(
+    matched: MatchSets, search: Search, target: Path, progress: Progress | None
+) -> dict[str, int]:
+    """Write a result; returns the number of its rows by status."""
+    observations, options = matched.observations, matched.options
+    of_observations, _ = matched.carried()
+    size = rows_a_group(matched)
     counts: Counter[str] = Counter()
 
     def read(step: int) -> Iterator[Batch]:
@@ -494,5 +509,5 @@ def _write(job: Job, search: Search, target: Path, progress: Progress | None) ->
         splice = Splice(file)
         for one in side_by_side(lambda make: encode([make()]), made):
             splice.add(one)
-        splice.finish(one.schema.with_metadata(provenance(job, dict(counts))))
+        splice.finish(one.schema.with_metadata(provenance(matched, dict(counts))))
     return dict(counts)

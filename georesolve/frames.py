@@ -16,28 +16,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import shapely
 
-from georesolve import tables
-from georesolve.intake.columns import Reading, Role, find_columns
-from georesolve.intake.crs import degrees_from
-from georesolve.intake.errors import wrong
-from georesolve.intake.geometry import Geometry, coordinates_of
-from georesolve.intake.layers import refuse_layer
-from georesolve.intake.points import Points, PointTable, gather
-from georesolve.intake.shapes import ShapeReader
-from georesolve.intake.sources import Table
-from georesolve.paths import UNBOUNDED, files_at, table_of
-from georesolve.searches import (
+from georesolve.engine.backends import Frame
+from georesolve.engine.in_memory import (
     RESULT_ROWS,
     Progress,
     Search,
     deserves_all_gpus,
-    resolve_on_all_gpus,
 )
-from georesolve.workers.jobs import MatchOptions, with_id
-from georesolve.workers.plan import Chunk
-from georesolve.workers.searches.matches import STATUSES
-from georesolve.workers.searches.questions import Batch
-from georesolve.workers.sets.frames import Frame
+from georesolve.engine.plan import Chunk
+from georesolve.engine.questions import Batch
+from georesolve.engine.result_rows import STATUSES
+from georesolve.io import tables
+from georesolve.io.columns import Reading, Role, find_columns
+from georesolve.io.crs import degrees_from
+from georesolve.io.errors import wrong
+from georesolve.io.formats import Table
+from georesolve.io.geometry import Geometry, coordinates_of
+from georesolve.io.layers import refuse_layer
+from georesolve.io.outlines import ShapeReader
+from georesolve.io.paths import UNBOUNDED, files_at, table_of
+from georesolve.io.points import Points, PointTable, gather
+from georesolve.query import MatchOptions, with_id
+from georesolve.workers.own_cluster import resolve_on_all_gpus
 
 _Part = tuple[Table, Reading, Sequence[str] | None]
 """The columns of a table that are needed, and how to read them; the names of all, if more."""

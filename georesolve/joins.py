@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from georesolve import kernels
-from georesolve.compilation import compiling
-from georesolve.extras import needed
+from georesolve.engine.compilation import compiling
+from georesolve.engine.gpus import DeviceChoice
+from georesolve.engine.in_memory import Search
+from georesolve.engine.plan import cut_by
+from georesolve.engine.questions import Batch, Within
 from georesolve.frames import given
-from georesolve.intake.columns import Reading, Role
-from georesolve.intake.errors import InvalidInput
-from georesolve.intake.points import Points
+from georesolve.io.columns import Reading, Role
+from georesolve.io.errors import InvalidInput
+from georesolve.io.extras import needed
+from georesolve.io.points import Points
 from georesolve.kernels.query import is_valid
 from georesolve.options import Options
-from georesolve.searches import Search
-from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.machine.gpus import DeviceChoice
-from georesolve.workers.plan import cut_by
-from georesolve.workers.searches.questions import Batch, Within
+from georesolve.query import MAX_K, Earth, MatchOptions
 
 if TYPE_CHECKING:
     from geopandas import GeoDataFrame
@@ -46,7 +45,7 @@ def sjoin_nearest(
     exclusive: bool = False,
     *,
     k: int = 1,
-    earth: kernels.Earth = "sphere",
+    earth: Earth = "sphere",
     device: DeviceChoice = "auto",
 ) -> "GeoDataFrame":
     """Join points to their nearest points, as `geopandas.sjoin_nearest` does, in metres.
@@ -114,7 +113,7 @@ def sjoin(
     distance: Any = None,
     *,
     distance_col: str | None = None,
-    earth: kernels.Earth = "sphere",
+    earth: Earth = "sphere",
     device: DeviceChoice = "auto",
 ) -> "GeoDataFrame":
     """Join points to all points within a distance, as `geopandas.sjoin` does, in metres.
@@ -168,7 +167,7 @@ def _sets(
     right_df: "GeoDataFrame",
     how: str,
     called: str,
-    earth: kernels.Earth,
+    earth: Earth,
 ) -> tuple[Points, Points]:
     """The points of two frames that are joined, whose arguments are checked."""
     geopandas = needed("geopandas", "gis", called)
@@ -252,7 +251,7 @@ def _whole(rows: int, asking: np.ndarray, found: np.ndarray, metres: np.ndarray)
 
 def _near(search: Search, points: Points, k: int, exclusive: bool) -> _Found:
     """References of points that are at most as far as the k-th, besides those at their place."""
-    width = min(kernels.MAX_K, k + 1 + exclusive)
+    width = min(MAX_K, k + 1 + exclusive)
     answer = search.answer(points.lat_deg, points.lon_deg, MatchOptions(k=width))
     reference, metres = (column.reshape(-1, width) for column in answer)
     wanted = k + (

@@ -27,13 +27,23 @@ from typing import (
 
 import numpy as np
 
-from georesolve.intake.columns import EVERY, Edges, OnInvalid, Reading, Role, Trust, reading_for
-from georesolve.intake.errors import InvalidOption, meant
-from georesolve.kernels import MAX_K, Earth
-from georesolve.kernels.ways import Algorithm
-from georesolve.workers.jobs import (
+from georesolve.engine.durations import nanoseconds, told_length
+from georesolve.io.columns import (
+    EVERY,
+    Edges,
+    OnInvalid,
+    Reading,
+    Role,
+    Trust,
+    reading_for,
+)
+from georesolve.io.errors import InvalidOption, meant
+from georesolve.query import (
     KINDS,
+    MAX_K,
+    Algorithm,
     Direction,
+    Earth,
     FilterOptions,
     How,
     MatchOptions,
@@ -42,10 +52,9 @@ from georesolve.workers.jobs import (
     SummaryBy,
     option,
 )
-from georesolve.workers.searches.durations import nanoseconds, told_length
 
 if TYPE_CHECKING:
-    from georesolve.workers.sets.datasets import PointSet
+    from georesolve.io.datasets import PointSet
 
 T = TypeVar("T", bound="_Shared")
 

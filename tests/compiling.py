@@ -9,6 +9,10 @@ from multiprocessing import get_context
 import numpy as np
 import shapely
 
+from georesolve.engine import inline, sampling
+from georesolve.engine.inline import spiral
+from georesolve.io.datasets import Edging
+from georesolve.io.outlines import outline_of, shapes_of
 from georesolve.kernels import (
     Filters,
     ShapeIndex,
@@ -21,11 +25,7 @@ from georesolve.kernels import (
 )
 from georesolve.kernels.bearing import bearings
 from georesolve.kernels.query import Degrees, Query
-from georesolve.workers import at_hand
-from georesolve.workers.rehearsal import rehearse, spiral
-from georesolve.workers.searches import sampling
-from georesolve.workers.sets.datasets import Edging
-from georesolve.workers.sets.shapes import outline_of, shapes_of
+from georesolve.workers.warm_up import rehearse
 
 
 def _main():
@@ -35,7 +35,7 @@ def _main():
     # Types are checked meanwhile, which leaves a part of two cores.
     other = get_context("fork").Process(target=_compile_others, args=[points])
     other.start()
-    at_hand.prepare(None)
+    inline.prepare(None)
     sampling.load()
     rehearse("cpu")
     tree_cpu.search(index, points, Query(1), by="cells")

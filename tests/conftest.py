@@ -23,10 +23,10 @@ import pyarrow as pa
 import pytest
 from distributed import Client, LocalCluster
 
+from georesolve.io.datasets import held_dataset, write_dataset
+from georesolve.io.evidence import Evidence
 from georesolve.workers.cluster import open_cluster
-from georesolve.workers.sets.datasets import held_dataset, write_dataset
-from georesolve.workers.sets.evidence import Evidence
-from georesolve.workers.settings import ClusterSettings
+from georesolve.workers.cluster_settings import ClusterSettings
 from tests.forks import ROOT, fork
 
 

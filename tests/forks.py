@@ -175,8 +175,8 @@ def _main():
         # The machine code of the kernels, which each front and each runner reads. In one thread: a
         # fork has no other.
         import_module("georesolve.kernels.threads_cpu").allowed.threads = 1
-        import_module("georesolve.workers.at_hand").prepare(None)
-        import_module("georesolve.workers.searches.sampling").load()
+        import_module("georesolve.engine.inline").prepare(None)
+        import_module("georesolve.engine.sampling").load()
         del sys.modules["georesolve.kernels.threads_cpu"].allowed.threads
         gc.freeze()
         request = _forked(requests)

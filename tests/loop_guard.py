@@ -10,8 +10,8 @@ from contextvars import ContextVar
 
 import sqlalchemy as sa
 
+from georesolve.io import object_storage, storage
 from georesolve.service import front
-from georesolve.workers.storage import objects, places
 
 MARK = "the event loop waited for"
 _EVENTS = frozenset(
@@ -53,7 +53,7 @@ class _Answering:
 
 def install():
     """Look at the fronts that this process starts from now on."""
-    create_app, object_store = front.create_app, objects.object_store
+    create_app, object_store = front.create_app, object_storage.object_store
 
     def guarded_app(*arguments):
         app = create_app(*arguments)
@@ -70,7 +70,7 @@ def install():
             _look(f"{event} {arguments[:1]}")
 
     front.create_app = guarded_app
-    for module in (objects, places):
+    for module in (object_storage, storage):
         module.object_store = guarded_store
     sa.event.listen(
         sa.Engine, "before_cursor_execute", lambda *given: _look(f"SQL {given[2][:60]!r}")

@@ -17,7 +17,7 @@ from typing import Any
 from georesolve.benchmarks.machine import benchmark_parser, machine, write_figures
 from georesolve.benchmarks.service import front_processes, running, sphere, until_successful
 from georesolve.benchmarks.small_requests import Case, body_of, drive, warm_up
-from georesolve.intake.representations import JSON, PARQUET
+from georesolve.io.result_formats import JSON, PARQUET
 
 _BODIES = 16
 

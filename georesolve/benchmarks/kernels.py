@@ -39,7 +39,8 @@ from georesolve.kernels import tree_cpu
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.order_cpu import ROW, scratch, sort
 from georesolve.kernels.query import Degrees
-from georesolve.kernels.ways import Algorithm, Search
+from georesolve.kernels.ways import Search
+from georesolve.query import MAX_K, Algorithm
 
 ROOT = Path(__file__).resolve().parents[2]
 BRUTE_PAIRS = 2**33
@@ -159,7 +160,7 @@ def _by_way(by: Search) -> Callable[[Any, Pair, int], np.ndarray]:
     return query
 
 
-def _up_to(pairs: int, greatest_k: int = kernels.MAX_K) -> Callable[[int, int, int], bool]:
+def _up_to(pairs: int, greatest_k: int = MAX_K) -> Callable[[int, int, int], bool]:
     return lambda m, n, k: m * n <= pairs and k <= greatest_k
 
 

@@ -18,7 +18,7 @@ from georesolve.benchmarks.climb import Limits, climb
 from georesolve.benchmarks.machine import machine, write_figures
 from georesolve.benchmarks.problem import make
 from georesolve.benchmarks.rungs import RUNGS, Rung
-from georesolve.workers.machine.gpus import count_gpus
+from georesolve.engine.gpus import count_gpus
 
 SIZES = ((12, 10), (16, 13), (18, 14), (24, 14))
 """Observations and references as powers of two; the first is for what would take hours beyond."""

@@ -36,15 +36,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.benchmarks.inputs import uniform
+from georesolve.benchmarks.jobs import Sets, floor_of_dask, joined, our_floor, paths_of, plan_of
 from georesolve.benchmarks.machine import benchmark_parser, write_figures
-from georesolve.benchmarks.pipeline import Sets, floor_of_dask, joined, our_floor, paths_of, plan_of
-from georesolve.intake.columns import Reading
-from georesolve.intake.hrefs import Sources
-from georesolve.intake.points import Bounds
+from georesolve.engine.plan import CHUNKS_IN_HAND
+from georesolve.io.columns import Reading
+from georesolve.io.points import Bounds
+from georesolve.io.source_files import SourceFiles
+from georesolve.io.storage import Folder, Place, place_of
+from georesolve.io.urls import Sources
 from georesolve.workers.cluster import Cluster
-from georesolve.workers.plan import CHUNKS_IN_HAND
-from georesolve.workers.sets.sources import SourceFiles
-from georesolve.workers.storage.places import Folder, Place, place_of
 
 _FILE_ROWS = 2**24
 _ROW_GROUP = 2**20

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from georesolve import __version__
-from georesolve.workers.machine.gpus import count_gpus
+from georesolve.engine.gpus import count_gpus
+from georesolve.version import __version__
 
 _PACKAGES = ("dask", "numba", "numpy", "pyarrow")
 _GPU_PACKAGES = ("cudf-cu12", "cupy-cuda12x", "dask-cuda", "numba-cuda", "rmm-cu12")

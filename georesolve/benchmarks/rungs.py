@@ -125,7 +125,7 @@ def sklearn_brute(problem: Problem) -> Prepared:
 
 def duckdb_spatial(problem: Problem) -> Prepared:
     """DuckDB's spatial extension, which knows no nearest neighbours: all distances on a sphere."""
-    from georesolve.benchmarks.within import spatial_duckdb
+    from georesolve.benchmarks.radius import spatial_duckdb
 
     database = spatial_duckdb()
     # Its axes of a sphere are latitude and longitude.

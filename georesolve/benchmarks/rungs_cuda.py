@@ -19,9 +19,9 @@ from distributed import Client, wait
 from georesolve import kernels
 from georesolve.benchmarks.inputs import Pair, cartesian
 from georesolve.benchmarks.problem import Prepare, Prepared, Problem
+from georesolve.engine.backends import Frame, backend
 from georesolve.workers.cluster import open_cluster
-from georesolve.workers.sets.frames import Frame, backend
-from georesolve.workers.settings import ClusterSettings
+from georesolve.workers.cluster_settings import ClusterSettings
 
 _POINTS = pd.DataFrame({"lat_deg": pd.Series(dtype="f8"), "lon_deg": pd.Series(dtype="f8")})
 _ANSWER = pd.DataFrame({"reference": pd.Series(dtype="i8"), "distance_m": pd.Series(dtype="f8")})

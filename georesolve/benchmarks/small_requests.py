@@ -33,7 +33,7 @@ import pyarrow as pa
 from georesolve.benchmarks.inputs import uniform
 from georesolve.benchmarks.machine import benchmark_parser, machine, write_figures
 from georesolve.benchmarks.service import ROOT, front_processes, running, sphere
-from georesolve.intake.representations import ARROW, JSON, PARQUET, Format
+from georesolve.io.result_formats import ARROW, JSON, PARQUET, Format
 
 _BODIES = 16
 """Different requests that are sent in turn."""

@@ -95,7 +95,7 @@ def columns_of(data: Any, most: int) -> dict[str, list[Any]] | None:
     import numpy as np
     import pyarrow as pa
 
-    from georesolve.tables import are_records, kinds_of
+    from georesolve.io.tables import are_records, kinds_of
 
     kinds = kinds_of(data)
     if are_records(data) or (kinds & _TABLES and _GEOPANDAS not in kinds):
@@ -148,7 +148,7 @@ def point_set(data: Any, folder: Path, name: str) -> Path | AtService:
 def _write(data: Any, target: Path, name: str) -> None:
     import pyarrow.parquet as pq
 
-    from georesolve.tables import as_frame, kinds_of
+    from georesolve.io.tables import as_frame, kinds_of
 
     data = as_frame(data)
     if _GEOPANDAS in kinds_of(data):
@@ -164,8 +164,8 @@ def _stream(data: Any, name: str) -> "pa.RecordBatchReader":
     """The rows of a table, pair, dict or list of records; raises TypeError of all else."""
     import pyarrow as pa
 
-    from georesolve import tables
-    from georesolve.tables import OTHERS, NoColumn, as_column, as_table, kinds_of
+    from georesolve.io import tables
+    from georesolve.io.tables import OTHERS, NoColumn, as_column, as_table, kinds_of
 
     try:
         if tables.are_records(data):

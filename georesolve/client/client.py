@@ -13,12 +13,12 @@ from uuid import uuid4
 
 import httpx
 
-from georesolve import __version__
 from georesolve.client.bodies import AtService, Body, Document, columns_of, point_set, registered
 from georesolve.client.errors import ServiceError, ServiceRefused
 from georesolve.client.exchange import PASSING, BlockingWire, Exchange, Wire, blocking, logger, run
 from georesolve.client.jobs import AsyncJob, Job
-from georesolve.progress import progress_bar
+from georesolve.io.progress import progress_bar
+from georesolve.version import __version__
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -224,7 +224,7 @@ class AsyncClient:
         """
         import pyarrow.parquet as pq
 
-        from georesolve.tables import like
+        from georesolve.io.tables import like
 
         table = await self._looked_up(observations, references, options)
         if table is not None:

@@ -12,7 +12,7 @@ from georesolve.client.bodies import Document
 from georesolve.client.downloads import download
 from georesolve.client.errors import ServiceError
 from georesolve.client.exchange import Exchange, blocking, logger
-from georesolve.progress import progress_bar
+from georesolve.io.progress import progress_bar
 
 if TYPE_CHECKING:
     import geopandas
@@ -167,7 +167,7 @@ class AsyncJob(_Told):
 
     async def to_pandas(self) -> "pd.DataFrame":
         """The same as a pandas frame; whole numbers stay such where one is missing (`Int64`)."""
-        from georesolve.tables import to_pandas
+        from georesolve.io.tables import to_pandas
 
         return await self._as(to_pandas)
 
@@ -179,13 +179,13 @@ class AsyncJob(_Told):
         ValueError
             When the result carries neither.
         """
-        from georesolve.tables import to_geopandas
+        from georesolve.io.tables import to_geopandas
 
         return await self._as(to_geopandas)
 
     async def to_polars(self) -> "polars.DataFrame":
         """The same as a polars frame."""
-        from georesolve.tables import to_polars
+        from georesolve.io.tables import to_polars
 
         return await self._as(to_polars)
 

@@ -7,16 +7,13 @@ from georesolve.kernels.filters import FilteredIndex, Filters, build_filtered_in
 from georesolve.kernels.index import ReferenceIndex, build_index, index_of
 from georesolve.kernels.merge import merge
 from georesolve.kernels.nearest import find, measure, nearest
-from georesolve.kernels.query import MAX_K, Answer, Earth, Found, Pairs, Query, StepsSpent, Within
+from georesolve.kernels.query import Answer, Found, Pairs, Query, StepsSpent, Within
 from georesolve.kernels.shapes import ShapeIndex, Shapes, nearest_points
-from georesolve.kernels.ways import ALGORITHMS, Way, way
+from georesolve.kernels.ways import Way, way
 from georesolve.kernels.within import count_near, count_within, within
 
 __all__ = [
-    "ALGORITHMS",
-    "MAX_K",
     "Answer",
-    "Earth",
     "FilteredIndex",
     "Filters",
     "Found",

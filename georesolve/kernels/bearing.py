@@ -11,9 +11,10 @@ from numba import njit
 from georesolve.kernels.arithmetic import product, total
 from georesolve.kernels.coordinates_cpu import readable
 from georesolve.kernels.geodesic import azimuth
-from georesolve.kernels.query import Degrees, Earth
+from georesolve.kernels.query import Degrees
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.trig import arcsine, sine_cosine_deg
+from georesolve.query import Earth
 
 _GRAIN = 1 << 13
 """Pairs that are worth a thread, at 40 nanoseconds each."""

@@ -15,8 +15,8 @@ from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.lanes_cpu import prefetch_for_write
 from georesolve.kernels.memory_cpu import kept
 from georesolve.kernels.order_cpu import ROW, keys_of, scratch, sort
-from georesolve.kernels.query import MAX_K, Earth
 from georesolve.kernels.threads_cpu import in_threads, threads_for
+from georesolve.query import MAX_K, Earth
 
 WIDTH = 8
 """References of a leaf and boxes of a node: the float64 of one cache line."""

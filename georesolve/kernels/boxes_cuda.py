@@ -71,9 +71,10 @@ from numba.extending import intrinsic
 from georesolve.kernels.arithmetic import product, total
 from georesolve.kernels.launch_cuda import blocks_for, launch
 from georesolve.kernels.order_cuda import box_corners, extent, order
-from georesolve.kernels.query import MAX_K, Degrees, Earth
+from georesolve.kernels.query import Degrees
 from georesolve.kernels.sizes_cuda import WARP, level_sizes
 from georesolve.kernels.warp_cuda import ALL_LANES, ballot, warp_max, warp_min
+from georesolve.query import MAX_K, Earth
 
 if TYPE_CHECKING:
     import cupy as cp

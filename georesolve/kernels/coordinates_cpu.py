@@ -9,8 +9,9 @@ from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.distance import metres_of_chord
 from georesolve.kernels.geodesic import on_ellipsoid
 from georesolve.kernels.memory_cpu import kept
-from georesolve.kernels.query import EARTH_RADIUS_M, Answer, Degrees, Earth, Found
+from georesolve.kernels.query import EARTH_RADIUS_M, Answer, Degrees, Found
 from georesolve.kernels.threads_cpu import in_threads, threads_for
+from georesolve.query import Earth
 
 _GRAIN = 1 << 14
 """Points that are worth a thread, at some nanoseconds each."""

@@ -14,7 +14,8 @@ from georesolve.kernels.coordinates import unit_vector
 from georesolve.kernels.distance import half_chord, metres_of_half
 from georesolve.kernels.geodesic import on_ellipsoid
 from georesolve.kernels.launch_cuda import stride
-from georesolve.kernels.query import Answer, Earth, Found
+from georesolve.kernels.query import Answer, Found
+from georesolve.query import Earth
 
 if TYPE_CHECKING:
     import cupy as cp

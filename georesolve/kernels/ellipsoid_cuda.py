@@ -18,9 +18,17 @@ from georesolve.kernels.coordinates_cuda import unit_vectors
 from georesolve.kernels.ellipsoid import outermost
 from georesolve.kernels.geodesic import geodesic_m
 from georesolve.kernels.launch_cuda import stride
-from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Pairs, Query, Within
+from georesolve.kernels.query import (
+    Answer,
+    Degrees,
+    Found,
+    Pairs,
+    Query,
+    Within,
+)
 from georesolve.kernels.walk_cpu import put
 from georesolve.kernels.ways import Search
+from georesolve.query import MAX_K
 
 if TYPE_CHECKING:
     import cupy as cp

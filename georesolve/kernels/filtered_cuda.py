@@ -54,7 +54,7 @@ from georesolve.kernels.filters_cuda import (
 from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.launch_cuda import blocks_for, launch, stride
 from georesolve.kernels.order_cuda import extent, order, sort
-from georesolve.kernels.query import MAX_K, Degrees, Found, Pairs, Query, Within
+from georesolve.kernels.query import Degrees, Found, Pairs, Query, Within
 from georesolve.kernels.sizes_cuda import WARP, level_sizes
 from georesolve.kernels.times import window_of
 from georesolve.kernels.tree_cuda import SAMPLE
@@ -62,6 +62,7 @@ from georesolve.kernels.walk_cuda import launch_walk
 from georesolve.kernels.warp_cuda import ballot, first_lane, implements, without_first
 from georesolve.kernels.ways import walk
 from georesolve.kernels.within_cuda import count_seen, pairs_seen
+from georesolve.query import MAX_K
 
 if TYPE_CHECKING:
     import cupy as cp

@@ -3,8 +3,8 @@
 from typing import Any
 
 from georesolve.kernels.devices import Array, Device, coordinate_pair, device_of, implementation
-from georesolve.kernels.query import EARTHS, Earth
 from georesolve.kernels.shapes import ShapeIndex
+from georesolve.query import EARTHS, Earth
 
 
 class ReferenceIndex:

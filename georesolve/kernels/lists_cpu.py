@@ -42,8 +42,8 @@ from georesolve.kernels.lanes_cpu import (
 )
 from georesolve.kernels.order_cpu import BLOCK, ROW, keys_along
 from georesolve.kernels.packets_cpu import LANES, aligned_rows
-from georesolve.kernels.query import MAX_K
 from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, look, mark, put, walk
+from georesolve.query import MAX_K
 
 _CARRIED = WIDTH
 """Number of the first entry of a list that was made before numbers began anew."""

@@ -15,9 +15,10 @@ from georesolve.kernels.devices import (
 )
 from georesolve.kernels.filters import FilteredIndex, Filters
 from georesolve.kernels.index import ReferenceIndex
-from georesolve.kernels.query import MAX_K, Answer, Degrees, Earth, Found, Query
+from georesolve.kernels.query import Answer, Degrees, Found, Query
 from georesolve.kernels.shapes import ShapeIndex
-from georesolve.kernels.ways import ALGORITHMS, Algorithm, way
+from georesolve.kernels.ways import way
+from georesolve.query import ALGORITHMS, MAX_K, Algorithm, Earth
 
 
 def nearest(

@@ -15,8 +15,9 @@ from numba import njit
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.hilbert import NO_KEY, cell, curve_key, octahedral
 from georesolve.kernels.memory_cpu import kept
-from georesolve.kernels.query import Degrees, Earth
+from georesolve.kernels.query import Degrees
 from georesolve.kernels.threads_cpu import in_threads, threads_for
+from georesolve.query import Earth
 
 ROW = (1 << 32) - 1
 """What of a word of the order is the row; above it is the lead."""

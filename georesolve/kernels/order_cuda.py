@@ -19,9 +19,10 @@ from numba import cuda, float32, float64, int32, int64, uint32, uint64
 from georesolve.kernels.coordinates_cuda import vector
 from georesolve.kernels.hilbert import octahedral
 from georesolve.kernels.launch_cuda import THREADS, stride
-from georesolve.kernels.query import Degrees, Earth
+from georesolve.kernels.query import Degrees
 from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.warp_cuda import ALL_LANES, decode, encode, warp_max
+from georesolve.query import Earth
 
 if TYPE_CHECKING:
     import cupy as cp

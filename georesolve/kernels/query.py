@@ -5,16 +5,12 @@ Every search module, for a CPU or a GPU, has ``search(index, degrees, query, mea
 ``count(index, degrees, within, by)`` and ``pairs(index, degrees, within, by)``.
 """
 
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from georesolve.kernels.devices import Array
 
-MAX_K = 64
-Earth = Literal["sphere", "wgs84"]
-EARTHS: tuple[Earth, ...] = get_args(Earth)
-"""What distances are measured on: a sphere, or the ellipsoid of WGS 84."""
 EARTH_RADIUS_M = 6_371_008.8
 """Mean radius of the Earth (2a + b) / 3 of the GRS 80 ellipsoid, in metres (Moritz 2000)."""
 LATITUDE_DEG = (-90.0, 90.0)

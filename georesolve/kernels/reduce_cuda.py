@@ -18,7 +18,7 @@ from numba import cuda, float64, int64
 from georesolve.kernels.coordinates_cuda import answer_of, unit_vectors
 from georesolve.kernels.distance import squared_chord
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
-from georesolve.kernels.query import MAX_K, Answer, Degrees, Found, Query
+from georesolve.kernels.query import Answer, Degrees, Found, Query
 from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.warp_cuda import (
     list_merge,
@@ -27,6 +27,7 @@ from georesolve.kernels.warp_cuda import (
     no_list,
     warp_closest,
 )
+from georesolve.query import MAX_K
 
 if TYPE_CHECKING:
     import cupy as cp

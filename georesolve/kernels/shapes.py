@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from georesolve.kernels.devices import Device, implementation
-from georesolve.kernels.query import Degrees, Earth
+from georesolve.kernels.query import Degrees
+from georesolve.query import Earth
 
 
 class Shapes(NamedTuple):

@@ -40,8 +40,8 @@ from georesolve.kernels.query import Answer, Degrees, Found, Pairs, Query, Withi
 from georesolve.kernels.shapes import BoxTree, Polygons, ShapeIndex
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.walk_cpu import look, put, walk
-from georesolve.kernels.ways import Algorithm
 from georesolve.kernels.within_cpu import NO_PAIRS, RUN, asked_twice, put_in_order
+from georesolve.query import Algorithm
 
 _BLOCK = 32
 """Observations that share a walk."""

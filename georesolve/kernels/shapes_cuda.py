@@ -28,7 +28,7 @@ from georesolve.kernels.outlines_cpu import holds
 from georesolve.kernels.query import Answer, Degrees, Found, Pairs, Query, Within
 from georesolve.kernels.shapes import Polygons, ShapeIndex
 from georesolve.kernels.shapes_cpu import offer
-from georesolve.kernels.ways import Algorithm
+from georesolve.query import Algorithm
 
 if TYPE_CHECKING:
     import cupy as cp

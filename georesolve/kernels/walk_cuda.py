@@ -74,7 +74,7 @@ from georesolve.kernels.filters_cuda import (
 from georesolve.kernels.keys_cuda import COLUMNS, Several
 from georesolve.kernels.launch_cuda import blocks_for, launch
 from georesolve.kernels.precise_cuda import search_precisely
-from georesolve.kernels.query import MAX_K, Found, Query
+from georesolve.kernels.query import Found, Query
 from georesolve.kernels.reduce_cuda import search_hard
 from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.warp_cuda import (
@@ -86,6 +86,7 @@ from georesolve.kernels.warp_cuda import (
     warp_max,
     without_first,
 )
+from georesolve.query import MAX_K
 
 if TYPE_CHECKING:
     import cupy as cp

@@ -3,13 +3,12 @@
 What decides was measured, and has no effect on the answer.
 """
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 from georesolve.kernels.devices import Device
-from georesolve.kernels.query import Earth, Query, Within
+from georesolve.kernels.query import Query, Within
+from georesolve.query import Algorithm, Earth
 
-Algorithm = Literal["auto", "tree", "brute"]
-ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 Search = Literal["brute", "cells", "packets", "singles", "shapes", "filtered"]
 
 _LANES = 16

@@ -11,7 +11,8 @@ from georesolve.kernels.index import ReferenceIndex
 from georesolve.kernels.nearest import checked
 from georesolve.kernels.query import Pairs, Within
 from georesolve.kernels.shapes import ShapeIndex
-from georesolve.kernels.ways import Algorithm, way
+from georesolve.kernels.ways import way
+from georesolve.query import Algorithm
 
 
 def within(

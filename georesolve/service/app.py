@@ -7,8 +7,8 @@ from contextlib import closing
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from georesolve import __version__
-from georesolve.intake.addresses import Sinks
+from georesolve.engine.memory import keep_what_is_loaded
+from georesolve.io.urls import Sinks
 from georesolve.service import pools
 from georesolve.service.auth.access import Access
 from georesolve.service.datasets import router as datasets
@@ -34,7 +34,7 @@ from georesolve.service.results.response import Results
 from georesolve.service.settings import Settings
 from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.store import Store
-from georesolve.workers.machine.memory import keep_what_is_loaded
+from georesolve.version import __version__
 
 _DESCRIPTION = """\
 For every geospatial observation, the nearest reference point on a sphere: exact in float64, the \

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from georesolve.io.local_files import Look
 from georesolve.service import errors, pools
 from georesolve.service.settings import Settings
-from georesolve.workers.storage.files import Look
 
 LOOK_BYTES = 16 << 20
 """After so many bytes of what is stored as it comes the disk is looked at again."""

@@ -9,8 +9,8 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from georesolve.intake import errors as intake
-from georesolve.workers.sets import refusals
+from georesolve.io import errors
+from georesolve.io import errors as io_errors
 
 PROBLEM_JSON = "application/problem+json"
 _ERRORS_SHOWN = 10
@@ -24,7 +24,7 @@ class CannotStart(RuntimeError):
     """Why a command ends before its work begins: what whoever called it is told, in one line."""
 
 
-class Problem(intake.Refused):
+class Problem(io_errors.Refused):
     """Something that a client is told as problem+json, with further headers of the answer."""
 
     status = 500
@@ -103,25 +103,25 @@ TooManyConnections = _problem(
 NotReady = _problem(503, "not-ready", "The service is not ready", 2)
 StorageFull = _problem(507, "storage-full", "The service has no space left", 60)
 
-_OF_INTAKE: dict[type[intake.Refused], type[Problem]] = {
-    intake.InvalidInput: InvalidInput,
-    intake.InvalidOption: InvalidRequest,
-    intake.TooLarge: TooLarge,
-    intake.SourceNotAllowed: SourceNotAllowed,
-    intake.SinkNotAllowed: SinkNotAllowed,
-    intake.SourceUnreadable: NotReady,
-    intake.UnsupportedFormat: UnsupportedFormat,
-    intake.NotRepresentable: NotAcceptable,
-    intake.RowTooWide: ResultTooLarge,
-    refusals.ResultTooLarge: TooManyPairs,
+_OF_IO: dict[type[io_errors.Refused], type[Problem]] = {
+    io_errors.InvalidInput: InvalidInput,
+    io_errors.InvalidOption: InvalidRequest,
+    io_errors.TooLarge: TooLarge,
+    io_errors.SourceNotAllowed: SourceNotAllowed,
+    io_errors.SinkNotAllowed: SinkNotAllowed,
+    io_errors.SourceUnreadable: NotReady,
+    io_errors.UnsupportedFormat: UnsupportedFormat,
+    io_errors.NotRepresentable: NotAcceptable,
+    io_errors.RowTooWide: ResultTooLarge,
+    errors.ResultTooLarge: TooManyPairs,
 }
 
 
-def problem_of(refused: intake.Refused) -> Problem:
-    """What a client is told of what the intake refused."""
+def problem_of(refused: io_errors.Refused) -> Problem:
+    """Problem of HTTP for a refusal of `georesolve.io`."""
     if isinstance(refused, Problem):
         return refused
-    return _OF_INTAKE[type(refused)](refused.detail, refused.errors)
+    return _OF_IO[type(refused)](refused.detail, refused.errors)
 
 
 def invalid_request(errors: Sequence[Any]) -> Problem:

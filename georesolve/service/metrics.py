@@ -25,9 +25,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from georesolve import __version__
 from georesolve.service import errors
 from georesolve.service.clock import seconds_between
+from georesolve.version import __version__
 
 # Labels have few values: templates of routes, known methods, types of problems. What clients choose
 # freely would make a series each.

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
+from georesolve.engine.memory import keep_what_is_loaded
 from georesolve.service import pools
 from georesolve.service.clock import new_id
 from georesolve.service.datasets.library import library_of
@@ -18,7 +19,6 @@ from georesolve.service.jobs.supervisor import Supervisor
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
 from georesolve.service.store.store import Store
-from georesolve.workers.machine.memory import keep_what_is_loaded
 
 logger = logging.getLogger(__name__)
 

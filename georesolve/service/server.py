@@ -19,6 +19,8 @@ from functools import partial
 from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 
+from georesolve.engine.gpus import NoGpuError, choose_device
+from georesolve.io.storage import StoreFailed
 from georesolve.service import errors, front, runner
 from georesolve.service.auth.access import refuse_unprotected
 from georesolve.service.clock import new_id
@@ -26,10 +28,8 @@ from georesolve.service.datasets.library import library_of
 from georesolve.service.settings import Settings
 from georesolve.service.store.identity import Ownership, owned
 from georesolve.service.store.store import Store
-from georesolve.workers.encryption import why_no_tls
-from georesolve.workers.machine.gpus import NoGpuError, choose_device
-from georesolve.workers.machine.logs import configure_log
-from georesolve.workers.storage.places import StoreFailed
+from georesolve.workers.cluster import why_no_tls
+from georesolve.workers.logs import configure_log
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from georesolve.intake.addresses import address_of, prefixes_of
-from georesolve.workers.machine.logs import LogFormat
-from georesolve.workers.sets.sources import Scheme, href_of
-from georesolve.workers.settings import ClusterOptions, ClusterSettings
+from georesolve.io.source_files import Scheme, href_of
+from georesolve.io.urls import address_of, prefixes_of
+from georesolve.workers.cluster_settings import ClusterOptions, ClusterSettings
+from georesolve.workers.logs import LogFormat
 
 SECRETS = Path("/run/secrets")
 """Where containers find secrets: a file named as the variable of a setting holds its value."""

@@ -10,20 +10,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
+from georesolve.engine.estimate import result_bytes, size_of_dataset
+from georesolve.engine.plan import Chunk, chunks_of_pairs, is_edge, rows_a_group
+from georesolve.engine.provenance import provenance
+from georesolve.io.errors import ResultTooLarge
+from georesolve.io.evidence import Evidence
+from georesolve.io.footers import Growing, Movable
+from georesolve.io.result_files import opened
+from georesolve.io.source_files import SourceFiles
+from georesolve.io.storage import named
+from georesolve.io.threads import side_by_side
 from georesolve.kernels.devices import Device
-from georesolve.workers.estimate import result_bytes, size_of_dataset
-from georesolve.workers.jobs import Job
-from georesolve.workers.machine.threads import side_by_side
-from georesolve.workers.plan import Chunk, chunks_of_pairs, is_edge, rows_a_group
+from georesolve.workers.job import Job
 from georesolve.workers.results.manifest import Manifest, write_manifest
 from georesolve.workers.results.parts import Part, part_name
-from georesolve.workers.results.result import opened, provenance
 from georesolve.workers.results.splice import Splice, encode, footer_of
-from georesolve.workers.sets.evidence import Evidence
-from georesolve.workers.sets.refusals import ResultTooLarge
-from georesolve.workers.sets.sources import SourceFiles
-from georesolve.workers.storage.footers import Growing, Movable
-from georesolve.workers.storage.places import named
 
 _EVIDENCE = TypeAdapter(Evidence)
 _OfFooter = tuple[Part, list[Movable]]
@@ -57,7 +58,7 @@ class Assembly:
         if record.get("evidence"):
             self._evidence[chunk] = _EVIDENCE.validate_python(record["evidence"])
         # While workers make others; one that is to be joined with others need not survive.
-        if all(is_edge(self._job, row) for row in chunk):
+        if all(is_edge(self._job, row, self._job.counted[1]) for row in chunk):
             self._synced.append(self._syncing.submit(self._job.place.sync, part.name))
 
     def evidence(self) -> Evidence | None:
@@ -89,7 +90,7 @@ class Assembly:
             )
         job = replace(job, counted=([0, *(chunk.stop for chunk in done)], before))
         counts = {name: sum(one[name] for one in each) for name in each[0]}
-        return job, chunks_of_pairs(job, device), counts
+        return job, chunks_of_pairs(job, job.counted[1], device), counts
 
     def finish(self, counts: dict[str, int]) -> Manifest:
         """Write footer and manifest, once all chunks are there; `counts` are rows by status."""
@@ -99,7 +100,7 @@ class Assembly:
         is_open = False
         for chunk in sorted(self._done):
             runs[-1].append(chunk) if is_open else runs.append([chunk])
-            is_open = not is_edge(job, chunk.stop)
+            is_open = not is_edge(job, chunk.stop, job.counted[1])
         with named(job.place), job.place.asked():
             for part, groups in side_by_side(self._part, runs):
                 for group, stands in zip(groups, part.groups, strict=True):

@@ -16,11 +16,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from distributed import get_worker
 
-from georesolve import __version__
+from georesolve.engine.attributes import Reader, carried, reader
+from georesolve.engine.backends import backend
+from georesolve.engine.plan import (
+    Chunk,
+    Run,
+    cut_by,
+    groups_at_once,
+    rows_a_group,
+)
+from georesolve.engine.provenance import provenance
+from georesolve.engine.questions import MADE_PAIRS, Within
+from georesolve.engine.result_rows import FILTERED, STATUSES
+from georesolve.engine.search import (
+    WrongAnswer,
+    batch_of,
+    device_in_use,
+    question_of,
+    verify,
+)
+from georesolve.io.datasets import recut
+from georesolve.io.evidence import Evidence
+from georesolve.io.result_files import opened
+from georesolve.io.storage import StoreFailed
+from georesolve.io.threads import encoders, side_by_side
 from georesolve.kernels.cache import compiled_seconds, note_compiled
-from georesolve.workers.jobs import Job
-from georesolve.workers.machine.threads import encoders, side_by_side
-from georesolve.workers.plan import Chunk, Run, cut_by, groups_at_once, rows_a_group
+from georesolve.version import __version__
+from georesolve.workers.job import Job
 from georesolve.workers.results.parts import (
     Part,
     is_whole,
@@ -29,22 +51,7 @@ from georesolve.workers.results.parts import (
     record_name,
     write_record,
 )
-from georesolve.workers.results.result import opened, provenance
 from georesolve.workers.results.splice import Encoded, Splice, encode
-from georesolve.workers.searches.carried import Reader, carried, reader
-from georesolve.workers.searches.matches import FILTERED, STATUSES
-from georesolve.workers.searches.questions import MADE_PAIRS, Within
-from georesolve.workers.searches.search import (
-    WrongAnswer,
-    batch_of,
-    device_in_use,
-    question_of,
-    verify,
-)
-from georesolve.workers.sets.datasets import recut
-from georesolve.workers.sets.evidence import Evidence
-from georesolve.workers.sets.frames import backend
-from georesolve.workers.storage.places import StoreFailed
 
 logger = logging.getLogger(__name__)
 

@@ -15,20 +15,29 @@ from typing import Any
 from distributed import CancelledError, Client, Future, futures_of, wait
 from distributed.scheduler import KilledWorker
 
+from georesolve.engine.cost_model import takes_long
+from georesolve.engine.match_sets import CarriedTooLong
+from georesolve.engine.plan import (
+    CHUNKS_IN_HAND,
+    Chunk,
+    Run,
+    chunks,
+    next_run,
+    too_wide,
+    widths,
+)
+from georesolve.engine.sampling import compared
+from georesolve.io.evidence import Evidence
+from georesolve.io.storage import OutputFailed, named
+from georesolve.io.threads import side_by_side
 from georesolve.workers.assembly import Assembly
 from georesolve.workers.cluster import Cluster
-from georesolve.workers.jobs import CarriedTooLong, Job
-from georesolve.workers.machine.threads import side_by_side
+from georesolve.workers.job import Job
 from georesolve.workers.partitions import RUN, bounds, resolve, resolve_run, standing_record
-from georesolve.workers.plan import CHUNKS_IN_HAND, Chunk, Run, chunks, next_run, too_wide, widths
 from georesolve.workers.plugin import READY
-from georesolve.workers.rates import takes_long
+from georesolve.workers.quarantine import Suspects
 from georesolve.workers.results.manifest import Manifest
 from georesolve.workers.results.parts import read_record, record_name
-from georesolve.workers.searches.sampling import compared
-from georesolve.workers.sets.evidence import Evidence
-from georesolve.workers.storage.places import OutputFailed, named
-from georesolve.workers.suspects import Suspects
 
 logger = logging.getLogger(__name__)
 

@@ -12,12 +12,14 @@ import numpy as np
 from distributed import Worker, WorkerPlugin
 
 from georesolve import kernels
+from georesolve.engine.backends import backend_on
+from georesolve.engine.gpus import DeviceChoice, choose_device
+from georesolve.engine.inline import spiral
+from georesolve.engine.memory import keep_what_is_loaded, set_memory
 from georesolve.kernels.devices import Device
-from georesolve.workers.machine.gpus import DeviceChoice, choose_device
-from georesolve.workers.machine.logs import LogFormat, configure_log
-from georesolve.workers.machine.memory import keep_what_is_loaded, set_memory
-from georesolve.workers.rehearsal import rehearse, spiral
-from georesolve.workers.sets.frames import backend_on
+from georesolve.query import ALGORITHMS
+from georesolve.workers.logs import LogFormat, configure_log
+from georesolve.workers.warm_up import rehearse
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +130,7 @@ def check_known_answer(device: Device) -> None:
         for k in (1, 2):
             answers = {
                 algorithm: kernels.nearest(index, *observations, k=k, algorithm=algorithm)
-                for algorithm in kernels.ALGORITHMS
+                for algorithm in ALGORITHMS
             }
             agreed = {
                 (answer.reference.tobytes(), answer.distance_m.tobytes())

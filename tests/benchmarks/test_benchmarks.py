@@ -28,10 +28,11 @@ from georesolve.benchmarks import (
     within,
 )
 from georesolve.benchmarks.spatialbench import __main__ as spatialbench
-from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.io.storage import Folder
+from georesolve.query import MatchOptions
+from georesolve.workers.job import Job
 from georesolve.workers.pipeline import run
 from georesolve.workers.results.manifest import open_matches
-from georesolve.workers.storage.places import Folder
 from tests.conftest import points, sphere
 
 
@@ -178,7 +179,7 @@ def test_the_floor_is_shaped_like_the_result(tmp_path, cluster):
     table = points(1_000, 1)
     references = pipeline.canonical(table, tmp_path / "references.parquet")
     observations = pipeline.canonical(table.drop(["id"]), tmp_path / "observations.parquet")
-    job = Job("a" * 32, tmp_path / "job", observations, references, MatchOptions())
+    job = Job(observations, references, MatchOptions(), id="a" * 32, folder=tmp_path / "job")
     run(cluster, job, lambda progress: None, lambda: False)
     want = pq.read_schema(open_matches(job.folder)).remove_metadata()
     for floor in (pipeline.our_floor, pipeline.floor_of_dask):

@@ -11,7 +11,7 @@ from numba import cuda, types
 from georesolve.benchmarks import case_study_cuda, ladder, rungs, rungs_cuda
 from georesolve.benchmarks.climb import Limits, climb
 from georesolve.benchmarks.problem import count_wrong, load, make
-from georesolve.service import cli
+from georesolve.cli import serve
 from tests.conftest import wait_until
 
 PEERS = {"DuckDB spatial", "SedonaDB, on a plane", "cuML brute force", "cuVS brute force"}
@@ -25,7 +25,7 @@ def problem(tmp_path):
 
 @pytest.mark.timeout(600)
 def test_every_rung_is_right_or_says_why_not(tmp_path, capsys, device):
-    assert cli.main(["bench", "--toy", "--repeats", "1", "--out", str(tmp_path)]) == 0
+    assert serve.main(["bench", "--toy", "--repeats", "1", "--out", str(tmp_path)]) == 0
     figures = json.loads((tmp_path / "ladder.json").read_text())
     assert {"cpu", "cores", "memory_gib", "gpus", "driver", "versions"} <= figures["machine"].keys()
     assert [row["rung"] for row in figures["rows"]] == [n for n in rungs.RUNGS for _ in ladder.TOY]

@@ -349,9 +349,7 @@ def test_a_result_is_written_to_the_object_store(stack, client):
         }
         output = {"output": "s3://results/one/"}
         client.post("/resolve", files=files, data=output).raise_for_status()
-        listed = (
-            "from georesolve.workers.storage.places import place_of as p; print(*p('{}').names())"
-        )
+        listed = "from georesolve.io.storage import place_of as p; print(*p('{}').names())"
         names = stack.run_in("api", "python", "-c", listed.format(output["output"])).split()
         assert {"_SUCCESS", "_manifest.json", "_ending"} < set(names)
     finally:

@@ -11,14 +11,14 @@ import pytest
 import sqlalchemy as sa
 from pyarrow.fs import FileSelector
 
-from georesolve.service.cli import main
+from georesolve.cli.serve import main
+from georesolve.io.object_storage import object_store
 from georesolve.service.clock import new_id
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.settings import Settings
 from georesolve.service.store.rows import DatasetRow
 from georesolve.service.store.store import Store
-from georesolve.workers.storage.objects import object_store
 from tests.conftest import (
     finished,
     kill_with_children,

@@ -11,6 +11,7 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
+from georesolve.query import MatchOptions
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs import supervisor as supervisor_module
 from georesolve.service.jobs.supervisor import Supervisor
@@ -20,7 +21,6 @@ from georesolve.service.store import postgres as postgres_module
 from georesolve.service.store.engine import open_database
 from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.store import Store
-from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.results.manifest import read_manifest
 from tests.conftest import (
     NO_CLUSTER,

@@ -9,13 +9,14 @@ from pathlib import Path
 import dask
 import pytest
 
+from georesolve.engine.search import WrongAnswer
+from georesolve.query import MatchOptions
 from georesolve.workers import partitions, plugin
 from georesolve.workers.cluster import open_cluster
-from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.cluster_settings import ClusterSettings
+from georesolve.workers.job import Job
 from georesolve.workers.pipeline import run
 from georesolve.workers.plugin import WorkerCheckError
-from georesolve.workers.searches.search import WrongAnswer
-from georesolve.workers.settings import ClusterSettings
 from tests.conftest import ROOT, START_SECONDS, points, store_points, wait_until
 
 
@@ -83,7 +84,7 @@ def test_no_chunk_is_blamed_for_a_device_that_fails(device, broken, tmp_path):
     """A worker that joins has tasks, and does not begin them before its check."""
     settings = ClusterSettings(device=device, workers=1, dashboard_address="127.0.0.1:0")
     sets = [store_points(points(n, n), tmp_path / f"{n}.parquet") for n in (20_000, 300)]
-    job = Job("one", tmp_path / "job", *sets, MatchOptions())
+    job = Job(*sets, MatchOptions(), id="one", folder=tmp_path / "job")
     with open_cluster(settings) as cluster, ThreadPoolExecutor(1) as threads:
         [pid] = cluster.client.run(os.getpid).values()
         broken.write_text("in the check")

@@ -9,8 +9,8 @@ from contextlib import closing
 import httpx
 import pytest
 
+from georesolve.cli.serve import main
 from georesolve.service import disk
-from georesolve.service.cli import main
 from georesolve.service.disk import Probe
 from georesolve.service.store.store import Store
 from tests.conftest import (

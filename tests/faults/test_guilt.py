@@ -7,13 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 import dask
 import pytest
 
+from georesolve.query import MatchOptions
 from georesolve.workers import pipeline
 from georesolve.workers.cluster import open_cluster
-from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.cluster_settings import ClusterSettings
+from georesolve.workers.job import Job
 from georesolve.workers.partitions import resolve
 from georesolve.workers.pipeline import run
-from georesolve.workers.settings import ClusterSettings
-from georesolve.workers.suspects import WorkerLost
+from georesolve.workers.quarantine import WorkerLost
 from tests.conftest import points, store_points
 from tests.workers.test_pipeline import cut_into, ignore, never
 
@@ -39,7 +40,9 @@ def test_a_chunk_that_ends_its_workers_fails_its_own_job_only(device, tmp_path, 
 
     def make_job(name, n):
         observations = store_points(points(n, 1), tmp_path / f"{name}.parquet")
-        return Job(name, tmp_path / f"job-{name}", observations, references, MatchOptions())
+        return Job(
+            observations, references, MatchOptions(), id=name, folder=tmp_path / f"job-{name}"
+        )
 
     undisturbed, innocent = make_job("undisturbed", 60_000), make_job("innocent", 60_000)
     guilty = make_job("guilty", 4 * CHUNK)

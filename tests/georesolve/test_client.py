@@ -26,7 +26,7 @@ import pytest
 import georesolve
 from georesolve.client import AsyncClient, Client, ServiceRefused
 from georesolve.client.exchange import Exchange
-from georesolve.tables import like
+from georesolve.io.tables import like
 from tests import oracle
 from tests.conftest import points, wait_until
 

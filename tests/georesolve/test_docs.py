@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import georesolve
-from georesolve import commands
+from georesolve import cli
 from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text()
@@ -118,7 +118,7 @@ def test_the_command_of_the_readme_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     # A shell drops the end of a line that goes on.
     arguments = shlex.split(command.replace("\\\n", "").replace(matches.name, str(matches)))
-    assert commands.main(arguments) == 0
+    assert cli.main(arguments) == 0
     assert "reference_name" in pq.read_schema(matches).names
 
 

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import georesolve
-from georesolve import commands, files
-from georesolve.intake.errors import InvalidOption
+from georesolve import cli, files
+from georesolve.io.errors import InvalidOption
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.options import (
     FILTERS,
@@ -27,8 +27,7 @@ from georesolve.options import (
     WithinKeywords,
     WithinOptions,
 )
-from georesolve.workers.jobs import QUESTION_OF, MatchOptions, Question
-from georesolve.workers.searches.matches import NEAR
+from georesolve.query import NEAR, QUESTION_OF, MatchOptions, Question
 from tests import oracle
 from tests.conftest import ROOT, look_up, points, sphere
 from tests.kernels.point_sets import SETS
@@ -76,7 +75,7 @@ def test_every_door_has_every_option_of_a_match(question):
     in_python = {"nearest": Options, "within": WithinOptions}[question]
     assert options <= {one.name for one in fields(in_python)}
     line = [question, "a.csv", "b.csv", "-o", "c.csv", *(["-d", "1km"] * (question == "within"))]
-    given = commands.parser().parse_args(line)
+    given = cli.parser().parse_args(line)
     assert {one.name for one in fields(in_python)} <= vars(given).keys()
 
 
@@ -121,7 +120,7 @@ def test_every_door_gives_the_same_bytes(service, device, tmp_path, capsys, name
     command = ["nearest", *map(str, sets), "-o", str(out), "--quiet", "--device", device]
 
     answer = service.post("/resolve", files=sent, params=options)
-    exit_code = commands.main([*command, *flags(options)])
+    exit_code = cli.main([*command, *flags(options)])
 
     if not references[0].size:
         refusal = "references: the table has no rows, so nothing can be matched"
@@ -165,7 +164,7 @@ def test_a_summary_of_the_nearest_is_the_same_by_every_door(service, device, tmp
     flags_of = ["--count", "--summary", "size:sum,mean,min,max", "--summary", "whole:sum"]
     command = ["nearest", *map(str, sets), "-o", str(out), "--quiet", "--device", device]
 
-    assert commands.main([*command, *flags(options), *flags_of]) == 0
+    assert cli.main([*command, *flags(options), *flags_of]) == 0
     sent = {path.stem: path.read_bytes() for path in sets}
     asked = {**options, "summary": json.dumps(summary)}
     answer = service.post("/resolve", files=sent, params=asked).raise_for_status()
@@ -260,7 +259,7 @@ def test_equal_options_give_equal_bytes_by_every_door(service, tmp_path):
                 tables.append(client.nearest(path, path, **options))
     for k, metres, self in (("2", "50000", "false"), ("2", "5e4", "0")):
         arguments = ["nearest", str(csv), str(csv), "-o", str(out), "--quiet", "--device", "cpu"]
-        assert commands.main([*arguments, "-k", k, "--max-distance", metres]) == 0
+        assert cli.main([*arguments, "-k", k, "--max-distance", metres]) == 0
         results.add(out.read_bytes())
         query = {"k": k, "max_distance_m": metres, "exclude_self": self}
         one = "points.csv", csv.read_bytes()
@@ -329,13 +328,13 @@ def test_sets_that_match_only_when_swapped_are_remarked_by_every_door(service, t
         pq.write_table(pa.table(dict(zip(("lat", "lon"), axes, strict=True))), paths[-1])
     command = ["nearest", *map(str, paths), "--quiet"]
     for wanted in (["-o", str(tmp_path / "out.csv")], ["--plan"]):
-        assert commands.main([*command, *wanted]) == 0
+        assert cli.main([*command, *wanted]) == 0
         assert f"georesolve: warning: {told}" in capsys.readouterr().err
     trusted = [*command, "-o", str(tmp_path / "out.csv"), "--coordinates", "trust"]
-    assert commands.main(trusted) == 0
+    assert cli.main(trusted) == 0
     assert capsys.readouterr().err == ""
     server = ["-o", str(tmp_path / "out.parquet"), "--server", str(service.base_url)]
-    assert commands.main([*command, *server]) == 0
+    assert cli.main([*command, *server]) == 0
     assert f"georesolve: warning: {told}" in capsys.readouterr().err
 
 

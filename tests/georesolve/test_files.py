@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import georesolve
-from georesolve import files, searches
+from georesolve import files
+from georesolve.engine import in_memory
 from georesolve.frames import given
-from georesolve.intake.columns import Reading
+from georesolve.io.columns import Reading
 from georesolve.options import Options
-from georesolve.searches import resolve_on_all_gpus
-from georesolve.workers.jobs import MatchOptions
+from georesolve.query import MatchOptions
+from georesolve.workers.own_cluster import resolve_on_all_gpus
 from tests.conftest import ROOT, points
 
 OBSERVATIONS = points(3000, 1, name=[f"o{i}" for i in range(3000)])
@@ -231,4 +232,4 @@ def test_on_a_cluster_the_rows_are_the_same(device):
     expected = georesolve.nearest(OBSERVATIONS, REFERENCES, k=2, columns=["name"])
     assert result.to_pylist() == expected.to_pylist()
     assert told[-1] == (3000, 3000)
-    assert not searches.deserves_all_gpus(10**6, 10**6, options)
+    assert not in_memory.deserves_all_gpus(10**6, 10**6, options)

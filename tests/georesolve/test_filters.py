@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import georesolve
-from georesolve import commands, kernels
-from georesolve.workers.searches import filters
-from georesolve.workers.searches.durations import nanoseconds
+from georesolve import cli, kernels
+from georesolve.engine import filter_encoding
+from georesolve.engine.durations import nanoseconds
 from tests import oracle
 from tests.kernels.point_sets import sphere
 
@@ -140,17 +140,17 @@ def test_every_door_gives_the_same_rows(service, tmp_path):
         table.to_parquet(path)
     flags = ["--by", "country", "--time", "t", "--max-time", "1h", "--quiet"]
     names = [str(path) for path in paths[:2]]
-    assert commands.main(["nearest", *names, "-o", str(paths[2]), *flags]) == 0
+    assert cli.main(["nearest", *names, "-o", str(paths[2]), *flags]) == 0
     table = pq.read_table(paths[2])
     assert table["reference"].to_pylist() == rows_or_none(found)
     told = found["time_apart"].dt.total_seconds()
     assert table["time_apart"].to_pandas().dt.total_seconds().equals(told)
     csv = tmp_path / "m.csv"
-    assert commands.main(["nearest", *names, "-o", str(csv), *flags]) == 0
+    assert cli.main(["nearest", *names, "-o", str(csv), *flags]) == 0
     np.testing.assert_array_equal(pa.csv.read_csv(csv)["time_apart"].to_pandas(), 1000 * told)
-    assert commands.main(["within", *names, "-d", "90km", "-o", str(csv), *flags]) == 0
+    assert cli.main(["within", *names, "-d", "90km", "-o", str(csv), *flags]) == 0
     by_server = [*names, "-o", str(csv), *flags, "--server", str(service.base_url)]
-    assert commands.main(["nearest", *by_server]) == 0
+    assert cli.main(["nearest", *by_server]) == 0
     np.testing.assert_array_equal(pa.csv.read_csv(csv)["time_apart"].to_pandas(), 1000 * told)
     with georesolve.Client(str(service.base_url)) as client:
         by_client = client.nearest(observations, references, **options | {"max_time": HOUR})
@@ -163,17 +163,17 @@ def test_a_number_of_the_command_is_for_times_that_are_numbers(tmp_path):
     csv = tmp_path / "m.csv"
     for given, rows in (("1.5", 10), ("2", 14), ("0", 4)):
         line = ["within", *[str(tmp_path / "a.parquet")] * 2, "-d", "1m", "-o", str(csv), "--quiet"]
-        assert commands.main([*line, "--time", "t", "--max-time", given]) == 0
+        assert cli.main([*line, "--time", "t", "--max-time", given]) == 0
         assert pa.csv.read_csv(csv).num_rows == rows
 
 
 def test_threads_of_dask_build_one_index(monkeypatch):
     dd = pytest.importorskip("dask.dataframe")
     observations, references = tables()
-    built, build = [], filters.build_filtered_index
+    built, build = [], filter_encoding.build_filtered_index
     # The real one, and how many rows it was given.
     monkeypatch.setattr(
-        filters,
+        filter_encoding,
         "build_filtered_index",
         lambda lat, *given, **options: built.append(lat.size) or build(lat, *given, **options),
     )

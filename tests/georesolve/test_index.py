@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import georesolve
-from georesolve import searches
+from georesolve.engine import in_memory
 from tests.conftest import START_SECONDS, points
 
 OBSERVATIONS = points(400, 1)
@@ -121,7 +121,7 @@ def test_neither_a_fork_nor_what_is_built_waits_for_what_a_thread_is_building(as
     expected = built.nearest(OBSERVATIONS, **asked)
 
     def build():
-        with searches._making:
+        with in_memory._making:
             is_held.set()
             is_over.wait()
 

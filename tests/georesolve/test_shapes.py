@@ -13,8 +13,8 @@ import pytest
 import shapely
 
 import georesolve
-from georesolve import commands
-from georesolve.workers.searches.questions import WithinShapes
+from georesolve import cli
+from georesolve.engine.questions import WithinShapes
 from tests import oracle
 from tests.conftest import ROOT
 
@@ -108,7 +108,7 @@ def test_every_file_of_shapes_gives_the_same(tmp_path, suffix):
     assert np.allclose(found["distance_m"], expected["distance_m"], rtol=0, atol=1e-6)
     out = tmp_path / "out.parquet"
     line = ["nearest", tmp_path / "here.csv", path, "-o", out, "-k", "2", "--quiet"]
-    assert commands.main([*map(str, line), "--columns", "name", "--near"]) == 0
+    assert cli.main([*map(str, line), "--columns", "name", "--near"]) == 0
     table = pq.read_table(out)
     assert table["reference"].to_pylist() == found["reference"].tolist()
     assert table["distance_m"].to_pylist() == found["distance_m"].tolist()
@@ -141,7 +141,7 @@ def test_pairs_and_summaries_of_both_sides(tmp_path):
     sets = tmp_path / "here.parquet", tmp_path / "shapes.parquet"
     line = ["within", *sets, "-o", tmp_path / "out.parquet", "-d", "100km", "--quiet", "--count"]
     line += ["--summary", "w:sum,max", "--summary-by", "reference"]
-    assert commands.main([*map(str, line)]) == 0
+    assert cli.main([*map(str, line)]) == 0
     table = pq.read_table(tmp_path / "out.parquet")
     assert table["reference_id"].to_pylist() == list(range(10, 16))
     for name in ("count", "w_sum", "w_max"):

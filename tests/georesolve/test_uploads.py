@@ -6,8 +6,8 @@ import anyio
 import pyarrow.parquet as pq
 import pytest
 
+from georesolve.cli import main
 from georesolve.client import AsyncClient, Client, ServiceRefused
-from georesolve.commands import main
 from tests.conftest import points
 from tests.lines import line_to
 

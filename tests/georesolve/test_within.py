@@ -14,10 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import georesolve
-from georesolve import commands, files, searches
+from georesolve import cli, files
+from georesolve.engine import in_memory, plan, questions
 from georesolve.options import WithinOptions
-from georesolve.workers import plan
-from georesolve.workers.searches import questions
 from tests import oracle
 from tests.conftest import points, sphere
 from tests.kernels.point_sets import SETS
@@ -188,7 +187,7 @@ def test_pairs_come_in_parts_that_a_gpu_holds(monkeypatch):
     expected = georesolve.within(OBSERVATIONS, REFERENCES, 1e6, **options)
     parts = []
     monkeypatch.setattr(
-        searches.Search,
+        in_memory.Search,
         "_fitting",
         lambda self, batch, options: parts.append(0) or self.within(options).parts(batch, 100),
     )
@@ -332,7 +331,7 @@ def test_other_formats_have_the_same_rows(paths, suffix):
 
 
 def within(*arguments):
-    return commands.main(["within", *map(str, arguments)])
+    return cli.main(["within", *map(str, arguments)])
 
 
 @pytest.mark.parametrize(

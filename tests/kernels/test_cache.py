@@ -61,7 +61,8 @@ def install(tmp_path):
     folder = tmp_path / "install" / "georesolve"
     skipped = shutil.ignore_patterns("__pycache__")
     shutil.copytree(Path(kernels.__file__).parent, folder / "kernels", ignore=skipped)
-    shutil.copy(georesolve.__file__, folder)
+    for name in ("__init__", "version", "query"):
+        shutil.copy(Path(georesolve.__file__).with_name(f"{name}.py"), folder)
     return folder
 
 

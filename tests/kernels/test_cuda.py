@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 cp = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
 
-from georesolve.benchmarks import kernels_cuda, peers_cuda, within_cuda  # noqa: E402
+from georesolve.benchmarks import kernels_cuda, peers_cuda, radius_cuda  # noqa: E402
 from georesolve.benchmarks.inputs import inputs as evenly  # noqa: E402
 from georesolve.kernels import (  # noqa: E402
     build_index,
@@ -434,7 +434,7 @@ def test_the_benchmark_finds_no_wrong_row(kind):
 
 @pytest.mark.parametrize("kind", ["uniform", "cities"])
 def test_the_benchmark_of_counts_finds_none_wrong(kind):
-    row = within_cuda.measure(kind, 10, 9, mean=10, repeats=1)
+    row = radius_cuda.measure(kind, 10, 9, mean=10, repeats=1)
     assert row["wrong"] == 0
     assert row["found"] == pytest.approx(10 * 2**10, rel=0.1)
 

@@ -8,14 +8,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numba import config
 
+from georesolve.io.datasets import Edging
+from georesolve.io.outlines import outline_of, shapes_of
 from georesolve.kernels import count_near, count_within, nearest, nearest_points, within
 from georesolve.kernels.arcs import MARGIN, TOUCHING
 from georesolve.kernels.coordinates_cpu import answer_of, chord2_within, unit_vectors
 from georesolve.kernels.query import Degrees, Found
 from georesolve.kernels.shapes import ShapeIndex
 from georesolve.kernels.threads_cpu import allowed
-from georesolve.workers.sets.datasets import Edging
-from georesolve.workers.sets.shapes import outline_of, shapes_of
 from tests import oracle
 from tests.kernels.point_sets import NASTY_LAT, NASTY_LON
 

@@ -9,8 +9,8 @@ cp = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
 shapely = pytest.importorskip("shapely")
 
 from georesolve import kernels  # noqa: E402
-from georesolve.workers.sets.datasets import Edging  # noqa: E402
-from georesolve.workers.sets.shapes import outline_of, shapes_of  # noqa: E402
+from georesolve.io.datasets import Edging  # noqa: E402
+from georesolve.io.outlines import outline_of, shapes_of  # noqa: E402
 from tests.kernels.test_shapes import observations, shape  # noqa: E402
 
 pytestmark = pytest.mark.gpu

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 from starlette.requests import Request
 
-from georesolve.intake.representations import FORMATS
+from georesolve.io.local_files import Look
+from georesolve.io.result_formats import FORMATS
 from georesolve.service import pools
 from georesolve.service.http.answers import File, file_response
 from georesolve.service.results.response import Results
 from georesolve.service.store.store import Store
-from georesolve.workers.storage.files import Look
 
 SECONDS = 20
 CONTENT = b"0123456789"

@@ -5,6 +5,7 @@ from contextlib import closing
 
 import pytest
 
+from georesolve.query import MatchOptions
 from georesolve.service.clock import now
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import locked
@@ -13,7 +14,6 @@ from georesolve.service.ops.backup import SUMS
 from georesolve.service.settings import Settings
 from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.store import Store
-from georesolve.workers.jobs import MatchOptions
 from tests.conftest import points, store_points
 from tests.forks import run
 

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from georesolve.intake.errors import RowTooWide
-from georesolve.intake.representations import CSV, FORMATS, JSON
-from georesolve.workers.sets.datasets import streamed
+from georesolve.io.datasets import streamed
+from georesolve.io.errors import RowTooWide
+from georesolve.io.result_formats import CSV, FORMATS, JSON
 from tests.conftest import look_up, points, run_nearest
 from tests.service.test_jobs import PARQUET, files_of, parquet
 from tests.service.test_results import no_sets

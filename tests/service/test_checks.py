@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
+from georesolve.io.local_files import look_at, sha256_of
 from georesolve.service.disk import Checks
-from georesolve.workers.storage.files import look_at, sha256_of
 
 SECONDS = 20
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from georesolve.intake.columns import Reading
-from georesolve.intake.sources import Source
+from georesolve.io.columns import Reading
+from georesolve.io.formats import Source
 from georesolve.service.disk import Disk
 from georesolve.service.errors import StorageFull, TooLarge
 from georesolve.service.receiving import decoders

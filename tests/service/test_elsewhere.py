@@ -12,8 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import georesolve
+from georesolve.cli import main
 from georesolve.client import Client, ServiceRefused
-from georesolve.commands import main
+from georesolve.io.object_storage import object_store
+from georesolve.io.storage import OutputFailed, Prefix, StoreFailed, place_of
+from georesolve.query import NEAR, MatchOptions
 from georesolve.service.clock import new_id, now
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import NotReady
@@ -23,10 +26,6 @@ from georesolve.service.settings import Settings
 from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.schema import kept
 from georesolve.service.store.store import LONG_AGO, Store
-from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.searches.matches import NEAR
-from georesolve.workers.storage.objects import object_store
-from georesolve.workers.storage.places import OutputFailed, Prefix, StoreFailed, place_of
 from tests import oracle
 from tests.conftest import (
     finished,

@@ -6,15 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from georesolve.cli.serve import main
+from georesolve.query import MatchOptions
 from georesolve.service import clock
-from georesolve.service.cli import main
 from georesolve.service.clock import in_hours
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.retention import Retention
 from georesolve.service.settings import Settings
 from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.store import Store
-from georesolve.workers.jobs import MatchOptions
 from tests.conftest import points, store_points
 
 MONTH = datetime.timedelta(days=31)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from georesolve.intake.columns import Reading
-from georesolve.intake.sources import Source
+from georesolve.io.columns import Reading
+from georesolve.io.formats import Source
 from georesolve.service.errors import InvalidInput, TooLarge
 from georesolve.service.receiving.decoders import decode_in_child, open_decoders
 from georesolve.service.receiving.decoding import Limits

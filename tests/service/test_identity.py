@@ -6,7 +6,8 @@ from contextlib import closing
 
 import pytest
 
-from georesolve.service.cli import main
+from georesolve.cli.serve import main
+from georesolve.query import MatchOptions
 from georesolve.service.clock import new_id
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
@@ -19,7 +20,6 @@ from georesolve.service.store.identity import owned
 from georesolve.service.store.listing import Page
 from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.store import Store
-from georesolve.workers.jobs import MatchOptions
 from tests.conftest import NO_CLUSTER, points, running_service, store_points, wait_until
 from tests.service.test_store import postgres  # noqa: F401
 

@@ -11,14 +11,14 @@ import httpx
 import pyarrow.parquet as pq
 import pytest
 
+from georesolve.query import MatchOptions
 from georesolve.service.clock import new_id
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import NoSuchDataset
 from georesolve.service.store.listing import JobQuery
 from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.store import Store
-from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.settings import ClusterSettings
+from georesolve.workers.cluster_settings import ClusterSettings
 from tests.conftest import (
     NO_CLUSTER,
     ROOT,
@@ -347,7 +347,7 @@ def test_the_service_process_loads_no_gpu_library():
     ],
 )
 def test_bad_settings_end_at_once(flags, message, capsys):
-    from georesolve.service.cli import main
+    from georesolve.cli.serve import main
 
     assert main(["serve", *flags]) == 2
     assert message in capsys.readouterr().err

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from georesolve import Client
+from georesolve.cli.serve import main
 from georesolve.service.auth.access import _without_port
-from georesolve.service.cli import main
 from georesolve.service.clock import now
 from georesolve.service.settings import Settings
 from tests.conftest import (
@@ -516,7 +516,7 @@ def test_the_description_of_the_api_declares_the_key(service):
 def test_the_commands_about_keys_load_no_dask():
     # It takes half of the time that such a command would have.
     script = (
-        "import sys, georesolve.service.cli, georesolve.service.auth.commands\n"
+        "import sys, georesolve.cli.serve, georesolve.cli.keys\n"
         "sys.exit('loaded' if 'distributed' in sys.modules else 0)"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)

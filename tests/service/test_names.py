@@ -7,6 +7,7 @@ from contextlib import closing
 import pyarrow.parquet as pq
 import pytest
 
+from georesolve.query import MatchOptions
 from georesolve.service.clock import now
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.retention import Retention
@@ -15,7 +16,6 @@ from georesolve.service.store.names import Condition
 from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.schema import kept
 from georesolve.service.store.store import Store
-from georesolve.workers.jobs import MatchOptions
 from tests.conftest import finished, points, store_points, wait_until
 
 CSV = {"Content-Type": "text/csv"}

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from georesolve.workers.rates import QUICKLY_INDEXED
+from georesolve.engine.cost_model import QUICKLY_INDEXED
 from tests.conftest import ROOT, finished, points, run_nearest, sphere, wait_until
 from tests.oracle import nearest
 from tests.service.test_jobs import PARQUET, files_of, parquet

@@ -15,8 +15,8 @@ import httpx
 import pytest
 from pydantic import RootModel
 
-from georesolve.commands import main
-from georesolve.intake.representations import JSON
+from georesolve.cli import main
+from georesolve.io.result_formats import JSON
 from georesolve.kernels.threads_cpu import allowed
 from georesolve.service import pools
 from georesolve.service.disk import Probe

@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 import shapely
 
-from georesolve.intake import canonical
-from georesolve.intake.columns import Reading
-from georesolve.intake.points import Bounds
-from georesolve.intake.sources import Source
+from georesolve.io import normalized
+from georesolve.io.columns import Reading
+from georesolve.io.formats import Source
+from georesolve.io.local_files import sha256_of
+from georesolve.io.points import Bounds
 from georesolve.service.errors import InvalidInput, StorageFull, TooLarge
 from georesolve.service.receiving import decoders
 from georesolve.service.receiving.decoding import Limits, cut, decode_to
-from georesolve.workers.storage.files import sha256_of
 
 N = 400_000
 """Rows for as many ranges as there are cores: each has 131 072 at least."""
@@ -66,7 +66,7 @@ def decode(path, format, **reading):
 def in_this_process(path, format, **reading):
     source = Source(path, format, Reading(**reading), "points")
     target = path.with_suffix(".once")
-    dataset = canonical.decode(source, target, Bounds()).dataset
+    dataset = normalized.decode(source, target, Bounds()).dataset
     return replace(dataset, digest=sha256_of(target))
 
 
@@ -208,7 +208,7 @@ def test_the_evidence_is_that_of_all_rows(tmp_path, tasks):
     assert decode(tmp_path / "f", "parquet", **reading).invalid_rows == 1000
     with pytest.raises(InvalidInput) as told:
         decode(tmp_path / "g", "parquet", **reading)
-    with pytest.raises(canonical.InvalidInput) as expected:
+    with pytest.raises(normalized.InvalidInput) as expected:
         in_this_process(tmp_path / "g", "parquet", **reading)
     assert (told.value.detail, told.value.errors) == (expected.value.detail, expected.value.errors)
     assert sum(task.function is cut for task in tasks) == 2

@@ -18,10 +18,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from georesolve.intake.representations import FORMATS
+from georesolve.io.result_files import TableRows
+from georesolve.io.result_formats import FORMATS
 from georesolve.service.errors import ResultTooLarge
 from georesolve.service.resolve.outcome import CONVERTED_BYTES, converted
-from georesolve.workers.results.result import TableRows
 from tests.conftest import finished, points, wait_until
 
 SUFFIXES = [one.suffix for one in FORMATS]

@@ -6,6 +6,7 @@ from contextlib import closing
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from georesolve.query import MatchOptions
 from georesolve.service.clock import now
 from georesolve.service.datasets.library import Library
 from georesolve.service.errors import NoSuchDataset
@@ -15,7 +16,6 @@ from georesolve.service.store.names import Condition
 from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.schema import jobs, kept
 from georesolve.service.store.store import Store
-from georesolve.workers.jobs import MatchOptions
 from tests.conftest import finished, points, running_service, store_points, wait_until
 from tests.service.test_bounds import fill, small_disk
 from tests.service.test_jobs import PARQUET, files_of, parquet, start_job
@@ -207,7 +207,7 @@ def test_a_result_goes_with_its_job(tmp_path, store):
 
 @pytest.mark.parametrize("hours", ["inf", "nan", "1e9"])
 def test_hours_are_no_more_than_a_calendar_has(capsys, hours):
-    from georesolve.service.cli import main
+    from georesolve.cli.serve import main
 
     for flag in ("--result-hours", "--job-hours", "--dataset-hours"):
         assert main(["serve", flag, hours]) == 2
@@ -215,7 +215,7 @@ def test_hours_are_no_more_than_a_calendar_has(capsys, hours):
 
 
 def test_a_setting_below_zero_is_refused(capsys):
-    from georesolve.service.cli import main
+    from georesolve.cli.serve import main
 
     assert main(["serve", "--result-hours", "-1"]) == 2
     expected = "--result-hours is '-1': Input should be greater than or equal to 0"

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from georesolve.intake.columns import Reading
-from georesolve.intake.sources import Source
+from georesolve.io.columns import Reading
+from georesolve.io.formats import Source
 from georesolve.service.errors import InvalidInput
 from georesolve.service.receiving import decoders, decoding, sandbox
 from georesolve.service.receiving.children import Children

@@ -13,8 +13,8 @@ import httpx
 import psutil
 import pytest
 
+from georesolve.cli.serve import main
 from georesolve.service.auth.access import refuse_unprotected
-from georesolve.service.cli import main
 from georesolve.service.errors import CannotStart
 from georesolve.service.settings import Settings
 from tests.conftest import (

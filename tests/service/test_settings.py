@@ -5,8 +5,8 @@ import os
 import pytest
 from pydantic import ValidationError
 
+from georesolve.cli.serve import main
 from georesolve.service import settings
-from georesolve.service.cli import main
 from georesolve.service.settings import Settings
 from tests.conftest import NO_CLUSTER, running_service
 

@@ -12,10 +12,10 @@ import pytest
 import shapely
 
 import georesolve
-from georesolve import commands, files
+from georesolve import cli, files
+from georesolve.io.datasets import Edging, Outlines
 from georesolve.options import Options, WithinOptions
-from georesolve.workers.maps.map_shapes import shapes_in
-from georesolve.workers.sets.datasets import Edging, Outlines
+from georesolve.workers.tiles.map_shapes import shapes_in
 from tests import oracle
 from tests.conftest import finished, points, store_points, wait_until
 from tests.service.test_jobs import parquet
@@ -304,7 +304,7 @@ def test_what_is_refused(service, paths):
 def test_the_command_asks_a_service(service, paths, tmp_path):
     out = tmp_path / "out.parquet"
     line = ["nearest", *map(str, paths), "-o", str(out), "--quiet", "--edges", "spherical", "-k3"]
-    assert commands.main([*line, "--server", str(service.base_url)]) == 0
+    assert cli.main([*line, "--server", str(service.base_url)]) == 0
     assert out.read_bytes() == expected(paths, ASKED["great circles"])
 
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from georesolve.engine.cost_model import QUICKLY_INDEXED
 from georesolve.service.app import create_app
 from georesolve.service.settings import Settings
-from georesolve.workers.rates import QUICKLY_INDEXED
 from tests.conftest import (
     NO_CLUSTER,
     children_of,

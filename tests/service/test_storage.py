@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
+from georesolve.query import MatchOptions
 from georesolve.service.datasets.library import Library
 from georesolve.service.store.listing import JobQuery
 from georesolve.service.store.rows import DatasetRow, Delivery
 from georesolve.service.store.store import Store
-from georesolve.workers.jobs import MatchOptions
 from tests.conftest import (
     finished,
     look_up,

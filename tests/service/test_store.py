@@ -21,8 +21,9 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from georesolve.cli.serve import main
+from georesolve.query import MatchOptions
 from georesolve.service import pools
-from georesolve.service.cli import main
 from georesolve.service.clock import now
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
@@ -43,7 +44,6 @@ from georesolve.service.store.names import Condition
 from georesolve.service.store.rows import DatasetRow, Delivery, Repeat
 from georesolve.service.store.schema import VERSION, kept, metadata
 from georesolve.service.store.store import LONG_AGO, Store
-from georesolve.workers.jobs import MatchOptions
 from georesolve.workers.pipeline import Progress
 from tests.conftest import (
     NO_CLUSTER,

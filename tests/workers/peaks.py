@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.plan import Carried, carried_bytes
+from georesolve.engine.plan import Carried, carried_bytes
+from georesolve.engine.result_rows import with_carried
+from georesolve.io.datasets import read_rows, write_dataset
+from georesolve.query import MatchOptions
 from georesolve.workers.results.splice import encode
-from georesolve.workers.searches.matches import with_carried
-from georesolve.workers.sets.datasets import read_rows, write_dataset
 
 GROUP_BYTES = 2**26
 _RECORD = pa.struct([("a", pa.int8()), ("b", pa.string())])

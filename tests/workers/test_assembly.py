@@ -16,16 +16,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from georesolve.workers import plan
+from georesolve.engine import plan
+from georesolve.engine.plan import (
+    RESULT_ROW_GROUP,
+    Chunk,
+    observations_a_group,
+    rows_a_group,
+)
+from georesolve.engine.provenance import provenance
+from georesolve.engine.result_rows import STATUSES
+from georesolve.io.footers import Footer
+from georesolve.query import MatchOptions
 from georesolve.workers.assembly import Assembly
-from georesolve.workers.jobs import Job, MatchOptions
-from georesolve.workers.plan import RESULT_ROW_GROUP, Chunk, observations_a_group, rows_a_group
+from georesolve.workers.job import Job
 from georesolve.workers.results.manifest import MANIFEST_NAME, open_matches, read_manifest
 from georesolve.workers.results.parts import COMPLETE, is_whole, part_name
-from georesolve.workers.results.result import provenance
 from georesolve.workers.results.splice import Splice, encode
-from georesolve.workers.searches.matches import STATUSES
-from georesolve.workers.storage.footers import Footer
 from tests.conftest import points, store_points
 
 COUNTS = {"matched": 1}
@@ -61,7 +67,7 @@ def rows_of(n, k=1):
 def make_job(folder, n, k=1):
     (folder / "job" / "parts").mkdir(parents=True)
     dataset = store_points(points(n, 1), folder / "points.parquet")
-    return Job("job", folder / "job", dataset, dataset, MatchOptions(k=k))
+    return Job(dataset, dataset, MatchOptions(k=k), id="job", folder=folder / "job")
 
 
 def write_part(job, table, chunk):

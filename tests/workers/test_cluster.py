@@ -12,15 +12,20 @@ import pytest
 from cryptography import x509
 from distributed import Client, LocalCluster
 
+from georesolve.engine.gpus import (
+    NoGpuError,
+    choose_device,
+    count_gpus,
+    count_visible,
+)
+from georesolve.query import MatchOptions
 from georesolve.workers import plugin
-from georesolve.workers.cluster import open_cluster
-from georesolve.workers.encryption import throw_away_security
-from georesolve.workers.jobs import Job, MatchOptions
-from georesolve.workers.machine.gpus import NoGpuError, choose_device, count_gpus, count_visible
+from georesolve.workers.cluster import open_cluster, throw_away_security
+from georesolve.workers.cluster_settings import ClusterSettings
+from georesolve.workers.job import Job
 from georesolve.workers.pipeline import run
 from georesolve.workers.plugin import NICENESS, Warmup, WorkerCheckError, check_known_answer
 from georesolve.workers.results.manifest import open_matches
-from georesolve.workers.settings import ClusterSettings
 from tests.conftest import (
     free_port,
     kill_with_children,
@@ -70,11 +75,11 @@ def test_a_clock_that_is_wrong_keeps_no_worker_out():
 def test_an_existing_scheduler(cluster, device, tmp_path):
     settings = ClusterSettings(scheduler=cluster.client.scheduler.address, device=device)
     job = Job(
-        tmp_path.name,
-        tmp_path / "job",
         store_points(points(500, 1), tmp_path / "observations.parquet"),
         store_points(points(300, 2), tmp_path / "references.parquet"),
         MatchOptions(),
+        id=tmp_path.name,
+        folder=tmp_path / "job",
     )
     with open_cluster(settings) as existing:
         assert existing.workers() == cluster.workers() != {}

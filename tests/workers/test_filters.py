@@ -5,19 +5,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from georesolve import files
+from georesolve.engine import memory, resident
+from georesolve.engine.filter_encoding import check_filters
+from georesolve.engine.plan import Chunk
+from georesolve.engine.questions import Batch
+from georesolve.engine.resident import resident_keys
+from georesolve.engine.search import question_of
+from georesolve.io.datasets import read_rows
+from georesolve.io.errors import InvalidInput
 from georesolve.options import Options, WithinOptions
-from georesolve.workers.jobs import Job
-from georesolve.workers.machine import memory
+from georesolve.workers.job import Job
 from georesolve.workers.pipeline import run
-from georesolve.workers.plan import Chunk
 from georesolve.workers.results.manifest import open_matches
-from georesolve.workers.searches import references
-from georesolve.workers.searches.filters import check_filters
-from georesolve.workers.searches.questions import Batch
-from georesolve.workers.searches.references import resident_keys
-from georesolve.workers.searches.search import question_of
-from georesolve.workers.sets.datasets import read_rows
-from georesolve.workers.sets.refusals import InvalidInput
 from tests.conftest import store_points
 from tests.georesolve.test_filters import tables
 from tests.workers.test_pipeline import cut_into, ignore, never
@@ -54,7 +53,7 @@ def test_bytes_are_those_of_the_command_however_cut(cluster, monkeypatch, tmp_pa
     counts = files.resolve(*paths, out, asked, device="cpu").counts
     sets = [store_points(one, path) for one, path in zip(tables, paths, strict=True)]
     cut_into(monkeypatch, 70)
-    job = Job(f"{tmp_path.name}", tmp_path / "job", *sets, asked.match(*sets))
+    job = Job(*sets, asked.match(*sets), id=f"{tmp_path.name}", folder=tmp_path / "job")
     _, progress = run(cluster, job, ignore, never)
     with open_matches(job.folder) as file:
         assert file.read() == out.read_bytes()
@@ -63,24 +62,24 @@ def test_bytes_are_those_of_the_command_however_cut(cluster, monkeypatch, tmp_pa
 
 def test_pieces_of_references_do_not_show(tmp_path, monkeypatch):
     sets = [store_points(one, tmp_path / f"{i}.parquet") for i, one in enumerate(sets_of({}))]
-    monkeypatch.setattr(references, "ROW_GROUP", 1)
+    monkeypatch.setattr(resident, "ROW_GROUP", 1)
     match = asked_for({"by": "country", **WINDOW, "k": 3}).match(*sets)
     columns = read_rows(sets[0].file, 0, sets[0].rows, ["lat", "lon", "country", "t"])
     degrees = [axis.to_numpy() for axis in columns.columns[:2]]
 
     def found(match):
         narrowed = resident_keys(sets[1], match.filters).narrowed(match, columns)
-        job = Job("pieces", tmp_path, *sets, match)
+        job = Job(*sets, match, id="pieces", folder=tmp_path)
         question = question_of(job, Chunk(0, sets[0].rows), narrowed)
         return question.answer(Batch(*degrees, 0, 0.0, narrowed))
 
     whole = found(match)
     with memory.in_pieces(37):
-        assert len(references.pieces(sets[1])) > 3
+        assert len(resident.pieces(sets[1])) > 3
         assert [one.tobytes() for one in found(match)] == [one.tobytes() for one in whole]
         with pytest.raises(InvalidInput, match="as rank_by='time' needs: give workers more"):
             found(asked_for({"time": "t", "rank_by": "time"}).match(*sets))
-    references.forget_all()
+    resident.forget_all()
 
 
 def test_types_are_looked_at_and_no_values(tmp_path):
@@ -99,7 +98,7 @@ def test_windows_of_several_widths_share_an_index(tmp_path, asked, n):
         match = asked_for({"time": "t", "max_time": max_time, **asked}).match(*sets)
         narrowed = check_filters(*sets, match)
         narrowed = narrowed._replace(keys=resident_keys(sets[1], match.filters))
-        job = Job("windows", tmp_path, *sets, match)
-        found += references.indexes(job, references.pieces(sets[1]), narrowed)
+        job = Job(*sets, match, id="windows", folder=tmp_path)
+        found += resident.indexes(job, resident.pieces(sets[1]), narrowed)
     assert len({id(index) for _, index in found}) == n
-    references.forget_all()
+    resident.forget_all()

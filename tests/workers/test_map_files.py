@@ -5,9 +5,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from georesolve.workers.jobs import Job, MatchOptions
-from georesolve.workers.maps.map_files import Map, write_map
+from georesolve.query import MatchOptions
+from georesolve.workers.job import Job
 from georesolve.workers.results.distances import PERCENTS, measure
+from georesolve.workers.tiles.map_files import Map, write_map
 from tests.conftest import sphere, store_points
 from tests.workers.test_assembly import put_together
 
@@ -33,7 +34,7 @@ def result(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("result")
     (folder / "job" / "parts").mkdir(parents=True)
     seen = store_points(pa.table({"lat": lat, "lon": lon}), folder / "points.parquet")
-    job = Job("job", folder / "job", seen, seen, MatchOptions())
+    job = Job(seen, seen, MatchOptions(), id="job", folder=folder / "job")
     status = pa.DictionaryArray.from_arrays(pa.array(missing.astype("i1")), ["matched", "beyond"])
     table = pa.table(
         {
@@ -105,7 +106,7 @@ def test_distances_of_many_parts_are_what_numpy_says(result):
 def test_distances_that_are_mostly_0(tmp_path):
     (tmp_path / "job" / "parts").mkdir(parents=True)
     seen = store_points(pa.table({"lat": [1.0], "lon": [2.0]}), tmp_path / "points.parquet")
-    job = Job("job", tmp_path / "job", seen, seen, MatchOptions())
+    job = Job(seen, seen, MatchOptions(), id="job", folder=tmp_path / "job")
     metres = np.append(np.zeros(900), np.linspace(1, 1000, 100))
     status = ["matched"] * 1000
     table = pa.table({"observation": np.arange(1000), "distance_m": metres, "status": status})
@@ -117,7 +118,7 @@ def test_distances_that_are_mostly_0(tmp_path):
 def test_counts_between_whole_numbers(tmp_path, most):
     (tmp_path / "job" / "parts").mkdir(parents=True)
     seen = store_points(pa.table({"lat": [1.0], "lon": [2.0]}), tmp_path / "points.parquet")
-    job = Job("job", tmp_path / "job", seen, seen, MatchOptions())
+    job = Job(seen, seen, MatchOptions(), id="job", folder=tmp_path / "job")
     counts = np.random.default_rng(most).integers(0, most, 1000, endpoint=True)
     counts[::7] = most
     missing = np.arange(1000) % 10 == 3

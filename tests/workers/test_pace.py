@@ -5,9 +5,11 @@ from contextlib import suppress
 
 import pytest
 
+from georesolve.engine.estimate import Capacity, estimate, size_of_dataset
+from georesolve.query import MatchOptions
 from georesolve.workers.cluster import in_event_loop
-from georesolve.workers.estimate import Capacity, Pace, asked_of_worker, estimate, size_of_dataset
-from georesolve.workers.jobs import Job, MatchOptions
+from georesolve.workers.job import Job
+from georesolve.workers.pace import Pace, asked_of_worker
 from tests.conftest import points, store_points, wait_until
 
 
@@ -33,7 +35,7 @@ def capacity_of(cluster, pace):
 
 def test_an_estimate_follows_the_jobs_that_were_run(tmp_path, cluster):
     sets = [store_points(points(n, n), tmp_path / f"{n}.parquet") for n in (5000, 300)]
-    job = Job("j", tmp_path / "j", *sets, MatchOptions())
+    job = Job(*sets, MatchOptions(), id="j", folder=tmp_path / "j")
     sizes = [size_of_dataset(one, ()) for one in sets]
     pace = Pace()
 

@@ -18,18 +18,20 @@ import pytest
 from distributed import get_worker
 from distributed.client import FutureState
 
-from georesolve.workers import partitions, pipeline, plan, rates
+from georesolve.engine import attributes, cost_model, plan
+from georesolve.engine.match_sets import CarriedTooLong
+from georesolve.engine.plan import Chunk
+from georesolve.engine.result_rows import STATUSES
+from georesolve.io.datasets import Dataset, streamed
+from georesolve.query import MatchOptions
+from georesolve.workers import partitions, pipeline
 from georesolve.workers.cluster import open_cluster
-from georesolve.workers.jobs import CarriedTooLong, Job, MatchOptions
+from georesolve.workers.cluster_settings import ClusterSettings
+from georesolve.workers.job import Job
 from georesolve.workers.partitions import RUN, bounds, resolve, resolve_run
 from georesolve.workers.pipeline import JobCancelled, run
-from georesolve.workers.plan import Chunk
 from georesolve.workers.results.manifest import open_matches
 from georesolve.workers.results.parts import part_name, record_name
-from georesolve.workers.searches import carried
-from georesolve.workers.searches.matches import STATUSES
-from georesolve.workers.sets.datasets import Dataset, streamed
-from georesolve.workers.settings import ClusterSettings
 from tests.conftest import (
     START_SECONDS,
     points,
@@ -69,11 +71,11 @@ def make_job(tmp_path, cluster):
     def make(observations, references, **options):
         number = len(made)
         job = Job(
-            f"{tmp_path.name}-{number}",
-            tmp_path / f"job-{number}",
             store_points(observations, tmp_path / f"observations-{number}.parquet"),
             store_points(references, tmp_path / f"references-{number}.parquet"),
             MatchOptions(**options),
+            id=f"{tmp_path.name}-{number}",
+            folder=tmp_path / f"job-{number}",
         )
         made.append(job)
         return job
@@ -373,7 +375,7 @@ def test_chunks_of_what_takes_long_are_shorter(cluster, device, make_job, monkey
     expected, _ = run(cluster, make_job(*tables), ignore, never)
     seconds = {"cpu": 0.01, "cuda": 3e-5}[device]
     monkeypatch.setattr(plan, "_CHUNK_SECONDS", seconds)
-    monkeypatch.setattr(rates, "_LONG_SECONDS", seconds)
+    monkeypatch.setattr(cost_model, "_LONG_SECONDS", seconds)
     result, progress = run(cluster, make_job(*tables), ignore, never)
     assert result.digest == expected.digest
     # Ten thousand of the twenty are compared with all of the ring.
@@ -692,10 +694,12 @@ def test_what_is_too_wide_fails_before_it_takes_memory(cluster, make_job):
 
 def test_an_error_that_is_kept_holds_up_no_large_row_group(tmp_path, monkeypatch):
     dataset = store_points(points(2, 1, text=["a", "b"]), tmp_path / "points.parquet")
-    job = Job("job", tmp_path, dataset, dataset, MatchOptions(observation_columns=("text",)))
+    job = Job(
+        dataset, dataset, MatchOptions(observation_columns=("text",)), id="job", folder=tmp_path
+    )
     rows = pa.table({"observation": [0, 1], "reference": [0, 1]})
     of_groups = iter([{"id": [1], "text": ["a"]}, {"id": [2], "text": [2]}])
-    monkeypatch.setattr(carried, "_LARGE_BYTES", -1)
+    monkeypatch.setattr(attributes, "_LARGE_BYTES", -1)
 
     def read(own):
         return pa.table(next(of_groups))
@@ -703,7 +707,7 @@ def test_an_error_that_is_kept_holds_up_no_large_row_group(tmp_path, monkeypatch
     with pytest.raises(ValueError, match="schema does not match") as kept:
         partitions._encode(job, Chunk(0, 2), rows, read, [Chunk(0, 1), Chunk(1, 2)])
     assert kept.tb
-    assert not carried._making_large.locked()
+    assert not attributes._making_large.locked()
 
 
 def test_a_column_that_no_worker_can_hold_fails_its_job(cluster, make_job):

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from georesolve import files
+from georesolve.engine.plan import Chunk, chunks_of_pairs
+from georesolve.io.errors import InvalidInput, ResultTooLarge
 from georesolve.options import Options, WithinOptions
-from georesolve.workers.jobs import Job
+from georesolve.workers.job import Job
 from georesolve.workers.pipeline import JobCancelled, run
-from georesolve.workers.plan import Chunk, chunks_of_pairs
 from georesolve.workers.results.manifest import open_matches
-from georesolve.workers.sets.refusals import InvalidInput, ResultTooLarge
 from tests.conftest import points, store_points
 from tests.workers.test_pipeline import cut_into, ignore, never
 
@@ -48,7 +48,7 @@ def make_job(tmp_path):
         ]
         asked = asked_for(**options)
         folder = tmp_path / f"job-{number}"
-        job = Job(f"{tmp_path.name}-{number}", folder, *sets, asked.match(*sets))
+        job = Job(*sets, asked.match(*sets), id=f"{tmp_path.name}-{number}", folder=folder)
         made.append(job)
         return job
 

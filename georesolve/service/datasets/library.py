@@ -11,17 +11,17 @@ from typing import NamedTuple, Self
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from georesolve.io.datasets import Dataset, InMemory, looks_whole
+from georesolve.io.index_files import IndexFolder
+from georesolve.io.local_files import sha256_of
+from georesolve.io.source_files import SourceFiles
+from georesolve.io.storage import Folder, Object
 from georesolve.service import errors, pools
 from georesolve.service.clock import in_hours, is_id, new_id, now
 from georesolve.service.settings import Settings
 from georesolve.service.store.engine import Admission
 from georesolve.service.store.rows import DatasetRow
 from georesolve.service.store.store import Store
-from georesolve.workers.sets.datasets import Dataset, InMemory, looks_whole
-from georesolve.workers.sets.sources import SourceFiles
-from georesolve.workers.storage.files import sha256_of
-from georesolve.workers.storage.index_files import IndexFolder
-from georesolve.workers.storage.places import Folder, Object
 
 logger = logging.getLogger(__name__)
 

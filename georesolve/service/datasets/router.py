@@ -10,8 +10,13 @@ import pyarrow as pa
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from georesolve.intake.addresses import is_href
-from georesolve.intake.representations import ARROW, JSON, PARQUET, shortened, up_to
+from georesolve.io.datasets import first_rows
+from georesolve.io.local_files import sha256_of
+from georesolve.io.result_files import TableRows
+from georesolve.io.result_formats import ARROW, JSON, PARQUET, shortened, up_to
+from georesolve.io.source_files import SourceFailed, SourceFiles
+from georesolve.io.storage import Folder
+from georesolve.io.urls import is_href
 from georesolve.service import errors, pools
 from georesolve.service.auth.access import OwnStore, own
 from georesolve.service.datasets.library import Library
@@ -29,11 +34,6 @@ from georesolve.service.store.names import Condition
 from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.rows import DatasetRow
 from georesolve.service.store.store import Store
-from georesolve.workers.results.result import TableRows
-from georesolve.workers.sets.datasets import first_rows
-from georesolve.workers.sets.sources import SourceFailed, SourceFiles
-from georesolve.workers.storage.files import sha256_of
-from georesolve.workers.storage.places import Folder
 
 router = APIRouter(tags=["datasets"])
 

@@ -23,9 +23,9 @@ from starlette.responses import MalformedRangeHeader
 from starlette.responses import RangeNotSatisfiable as NoSuchRange
 from starlette.types import Receive, Scope, Send
 
-from georesolve.intake.representations import FORMATS, LINES, PARQUET, Format
+from georesolve.io.local_files import Look
+from georesolve.io.result_formats import FORMATS, LINES, PARQUET, Format
 from georesolve.service import errors
-from georesolve.workers.storage.files import Look
 
 BLOCK_BYTES = 1 << 20
 _CHECKED_BYTES = 64 << 20

@@ -19,7 +19,7 @@ from georesolve.service.http.handlers import problem_response
 from georesolve.service.links import own_path
 from georesolve.service.metrics import Metrics
 from georesolve.service.settings import Settings
-from georesolve.workers.machine.logs import about
+from georesolve.workers.logs import about
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.routing import Match
 
-from georesolve.intake.errors import Refused
+from georesolve.io.errors import Refused
+from georesolve.io.storage import StoreFailed
 from georesolve.service import errors
-from georesolve.workers.storage.places import StoreFailed
 
 logger = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 from starlette.requests import HTTPConnection
 
-from georesolve.intake.columns import EVERY
-from georesolve.intake.errors import meant
+from georesolve.io.columns import EVERY
+from georesolve.io.errors import meant
+from georesolve.query import MatchOptions
 from georesolve.service.errors import invalid_request, misplaced, step
-from georesolve.workers.jobs import MatchOptions
 
 _UNKNOWN_SHOWN = 10
 LONGEST_TITLE = 200

@@ -5,16 +5,16 @@ import logging
 from contextlib import suppress
 from typing import Any
 
+from georesolve.io.storage import own_place, place_of
 from georesolve.service import errors, pools
 from georesolve.service.clock import now
 from georesolve.service.datasets.library import Library
 from georesolve.service.metrics import Metrics
 from georesolve.service.store.rows import LIVE, JobRow, JobStatus, Kept
 from georesolve.service.store.store import Store
-from georesolve.workers.jobs import CANCELLED, RECORDS
+from georesolve.workers.job import CANCELLED, RECORDS
 from georesolve.workers.results.manifest import read_manifest
 from georesolve.workers.results.parts import keep_parts
-from georesolve.workers.storage.places import own_place, place_of
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from georesolve.query import MatchOptions
 from georesolve.service.links import OGC_RELATION, Link
 from georesolve.service.store.rows import LIVE, JobState, JobStatus, ProcessId
-from georesolve.workers.jobs import MatchOptions
 
 
 class StatusInfo(BaseModel):

@@ -12,7 +12,7 @@ from georesolve.service.jobs.endings import settle
 from georesolve.service.settings import Settings
 from georesolve.service.store.engine import refuse_missing
 from georesolve.service.store.store import LONG_AGO, Store
-from georesolve.workers.maps.map_files import MapFolder
+from georesolve.workers.tiles.map_files import MapFolder
 
 logger = logging.getLogger(__name__)
 

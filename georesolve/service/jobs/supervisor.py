@@ -13,9 +13,12 @@ from typing import Literal
 import pyarrow.parquet as pq
 from sqlalchemy.exc import SQLAlchemyError
 
-from georesolve import __version__
-from georesolve.intake.errors import Refused
-from georesolve.intake.plausibility import remarks
+from georesolve.engine.match_sets import CarriedTooLong
+from georesolve.engine.plan import way_of
+from georesolve.io.errors import Refused
+from georesolve.io.source_files import SourceFailed
+from georesolve.io.storage import OutputFailed, StoreFailed
+from georesolve.io.validation import remarks
 from georesolve.service import errors, pools
 from georesolve.service.clock import in_hours, seconds_between
 from georesolve.service.datasets.library import Library
@@ -28,15 +31,13 @@ from georesolve.service.settings import Settings
 from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.rows import JobRow
 from georesolve.service.store.store import Store
+from georesolve.version import __version__
 from georesolve.workers.cluster import Cluster
-from georesolve.workers.jobs import CarriedTooLong, Job
-from georesolve.workers.machine.logs import about
+from georesolve.workers.job import Job
+from georesolve.workers.logs import about
 from georesolve.workers.pipeline import JobCancelled, Progress, run
-from georesolve.workers.plan import way_of
+from georesolve.workers.quarantine import WorkerLost
 from georesolve.workers.results.manifest import Manifest
-from georesolve.workers.sets.sources import SourceFailed
-from georesolve.workers.storage.places import OutputFailed, StoreFailed
-from georesolve.workers.suspects import WorkerLost
 
 logger = logging.getLogger(__name__)
 
@@ -206,7 +207,7 @@ class Supervisor:
         folder = self._store.job_folder(id)
         indexes = self._library.indexes_of(references)
         sets = observations.dataset, references.dataset
-        job = Job(id, folder, *sets, row.options, indexes, row.delivery.output)
+        job = Job(*sets, row.options, indexes, id=id, folder=folder, output=row.delivery.output)
         logger.info("job %s started", id)
         reporter = _Reporter(self._store, id, self._disk)
         left = None if job.output else Quotas(self._settings).left(self._store.of(row.owner))

@@ -13,16 +13,22 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
+from georesolve.io.datasets import Dataset
+from georesolve.io.local_files import complete
 from georesolve.service import errors, pools
 from georesolve.service.clock import is_id
 from georesolve.service.disk import locked
 from georesolve.service.settings import Settings
 from georesolve.service.store.store import Store
-from georesolve.workers.maps.map_files import Map, MapFolder, map_bytes, map_paths, write_map
 from georesolve.workers.results.distances import Distances, measure
 from georesolve.workers.results.manifest import Manifest
-from georesolve.workers.sets.datasets import Dataset
-from georesolve.workers.storage.files import complete
+from georesolve.workers.tiles.map_files import (
+    Map,
+    MapFolder,
+    map_bytes,
+    map_paths,
+    write_map,
+)
 
 _MOST_OPEN = 8
 _THREADS = 2

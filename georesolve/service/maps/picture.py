@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageColor
 
-from georesolve.workers.maps.map_files import Square
 from georesolve.workers.results.distances import PERCENTS, Distances
+from georesolve.workers.tiles.map_files import Square
 
 _COLOURS = 64
 _UNMATCHED = "#ff3d7f"

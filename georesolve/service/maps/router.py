@@ -8,7 +8,10 @@ import pyarrow.compute as pc
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, Field, create_model
 
-from georesolve.intake.representations import features
+from georesolve.io.datasets import Dataset
+from georesolve.io.result_files import TableRows
+from georesolve.io.result_formats import features
+from georesolve.io.source_files import SourceFailed
 from georesolve.service import errors, pools
 from georesolve.service.http import openapi
 from georesolve.service.http.answers import unchanged
@@ -18,13 +21,14 @@ from georesolve.service.maps.cache import Drawn, Maps
 from georesolve.service.maps.picture import empty_tile, picture, scale_of
 from georesolve.service.results.response import OwnResults, Results, result_of
 from georesolve.service.store.rows import JobRow
-from georesolve.workers.maps.map_files import MOST_ZOOM, read_all_ranks, read_matches
-from georesolve.workers.maps.map_shapes import View, shapes_in
 from georesolve.workers.results.distances import PERCENTS
 from georesolve.workers.results.manifest import Manifest
-from georesolve.workers.results.result import TableRows
-from georesolve.workers.sets.datasets import Dataset
-from georesolve.workers.sets.sources import SourceFailed
+from georesolve.workers.tiles.map_files import (
+    MOST_ZOOM,
+    read_all_ranks,
+    read_matches,
+)
+from georesolve.workers.tiles.map_shapes import View, shapes_in
 
 router = APIRouter(tags=["maps"])
 

@@ -17,6 +17,8 @@ from typing import IO
 
 import sqlalchemy as sa
 
+from georesolve.io.local_files import durable
+from georesolve.io.storage import PARTS, own_place
 from georesolve.service import errors
 from georesolve.service.disk import locked
 from georesolve.service.settings import Settings
@@ -25,8 +27,6 @@ from georesolve.service.store.identity import ID_FILE
 from georesolve.service.store.schema import jobs, kept
 from georesolve.workers.results.manifest import MANIFEST_NAME, read_manifest
 from georesolve.workers.results.parts import ENDING
-from georesolve.workers.storage.files import durable
-from georesolve.workers.storage.places import PARTS, own_place
 
 SUMS = "sha256sums"
 """The last member: the digests of the others, as `sha256sum --check` reads them."""

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from georesolve import __version__
-from georesolve.intake.representations import FORMATS, JSON, POINTS, Format
+from georesolve.io.result_formats import FORMATS, JSON, POINTS, Format
 from georesolve.options import WithinOptions
+from georesolve.query import QUESTION_OF
 from georesolve.service import errors
 from georesolve.service.http import examples, openapi
 from georesolve.service.links import OGC_RELATION, Link, base_of
@@ -21,7 +21,7 @@ from georesolve.service.resolve.router import TAKEN, ServiceContext, answer
 from georesolve.service.resolve.sets import Asked, asked_by
 from georesolve.service.results.models import IN_DOCUMENT, matches_route
 from georesolve.service.store.rows import ProcessId
-from georesolve.workers.jobs import QUESTION_OF
+from georesolve.version import __version__
 
 router = APIRouter(tags=["processes"])
 

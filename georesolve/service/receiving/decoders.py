@@ -17,24 +17,24 @@ from typing import NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from georesolve.intake.canonical import Decoded, joined
-from georesolve.intake.columns import Columns
-from georesolve.intake.errors import Refused
-from georesolve.intake.plausibility import Findings
-from georesolve.intake.sources import Range, Source
+from georesolve.io.columns import Columns
+from georesolve.io.datasets import Dataset, Facts
+from georesolve.io.errors import Refused
+from georesolve.io.evidence import Evidence
+from georesolve.io.footers import footer_start
+from georesolve.io.formats import Range, Source
+from georesolve.io.local_files import Digest
+from georesolve.io.normalized import Decoded, joined
+from georesolve.io.validation import Findings
 from georesolve.service.errors import TooLarge, problem_of
 from georesolve.service.receiving import decoding, sandbox
 from georesolve.service.receiving.children import Child, Children
 from georesolve.service.receiving.decoding import REFUSALS, Limits, Task
-from georesolve.workers.sets.datasets import Dataset, Facts
-from georesolve.workers.sets.evidence import Evidence
-from georesolve.workers.storage.files import Digest
-from georesolve.workers.storage.footers import footer_start
 
 logger = logging.getLogger(__name__)
 
 # Not GDAL and PROJ: they keep a file open, whose number would be that of another in a child.
-PRELOADED = ["georesolve.service.receiving.decoding", "georesolve.intake.shapes"]
+PRELOADED = ["georesolve.service.receiving.decoding", "georesolve.io.outlines"]
 """In the sandbox no module of ours can be loaded."""
 LEFT_OUT = "pandas"
 """pyarrow loads it, where it finds it, with the first array that it makes, and nothing is decoded

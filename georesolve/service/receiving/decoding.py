@@ -20,16 +20,16 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from georesolve.intake.canonical import decode, refusal_of
-from georesolve.intake.columns import Reading
-from georesolve.intake.errors import Refused
-from georesolve.intake.points import Bounds, PointTable, gather
-from georesolve.intake.readers import ranges_of
-from georesolve.intake.sources import Source, Table
+from georesolve.io.columns import Reading
+from georesolve.io.datasets import Facts, streamed
+from georesolve.io.errors import Refused
+from georesolve.io.footers import append
+from georesolve.io.formats import Source, Table
+from georesolve.io.normalized import decode, refusal_of
+from georesolve.io.points import Bounds, PointTable, gather
+from georesolve.io.readers import ranges_of
 from georesolve.service import errors
 from georesolve.service.receiving.sandbox import confine, libraries
-from georesolve.workers.sets.datasets import Facts, streamed
-from georesolve.workers.storage.footers import append
 
 _MEMORY = Path("/proc/self/statm")
 REFUSALS = (

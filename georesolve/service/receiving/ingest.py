@@ -15,11 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from georesolve.intake.canonical import canonicalise
-from georesolve.intake.columns import Reading, find_columns
-from georesolve.intake.hrefs import Sources
-from georesolve.intake.layers import close_journal, refuse_layer
-from georesolve.intake.sources import Source, format_of
+from georesolve.io.columns import Reading, find_columns
+from georesolve.io.datasets import Dataset
+from georesolve.io.formats import Source, format_of
+from georesolve.io.layers import close_journal, refuse_layer
+from georesolve.io.local_files import sync
+from georesolve.io.normalized import canonicalise
+from georesolve.io.urls import Sources
 from georesolve.service import errors, pools
 from georesolve.service.clock import is_id, new_id
 from georesolve.service.disk import Disk, is_locked, locked
@@ -29,8 +31,6 @@ from georesolve.service.receiving.decoding import Limits
 from georesolve.service.receiving.uploads import Upload
 from georesolve.service.settings import Settings
 from georesolve.service.store.rows import DatasetRow
-from georesolve.workers.sets.datasets import Dataset
-from georesolve.workers.storage.files import sync
 
 logger = logging.getLogger(__name__)
 

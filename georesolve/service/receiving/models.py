@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from pydantic import BaseModel, Field, WithJsonSchema
 
-from georesolve.intake.columns import LONGEST_NAME, OnInvalid, Reading
+from georesolve.io.columns import LONGEST_NAME, OnInvalid, Reading
 from georesolve.options import READING, Options
 from georesolve.service.http.parameters import Parameters, with_fields
 

@@ -15,8 +15,8 @@ from fastapi import Request
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, MultipartState, parse_options_header
 
-from georesolve.intake.columns import listed
-from georesolve.intake.errors import meant
+from georesolve.io.columns import listed
+from georesolve.io.errors import meant
 from georesolve.service import errors, pools
 
 _PIECE_BYTES = 1 << 20

@@ -11,8 +11,9 @@ from functools import partial
 from os import sched_getaffinity
 from typing import TypeVar
 
-from georesolve.intake.addresses import Sinks
-from georesolve.intake.errors import Refused
+from georesolve.engine.inline import prepare, prepare_thread
+from georesolve.io.errors import Refused
+from georesolve.io.urls import Sinks
 from georesolve.service import errors, pools
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Disk
@@ -23,7 +24,6 @@ from georesolve.service.results.response import Results
 from georesolve.service.settings import Settings
 from georesolve.service.store.quotas import Quotas
 from georesolve.service.store.store import Store
-from georesolve.workers.at_hand import prepare, prepare_thread
 
 logger = logging.getLogger(__name__)
 

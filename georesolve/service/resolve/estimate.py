@@ -8,7 +8,11 @@ from fastapi import APIRouter, Request
 from pyarrow import ArrowException
 from pydantic import BaseModel, Field
 
-from georesolve.intake.plausibility import check_match, of_extents
+from georesolve.engine.estimate import estimate, obstacle
+from georesolve.engine.sampling import Sample, sampled
+from georesolve.io.source_files import SourceFailed
+from georesolve.io.validation import check_match, of_extents
+from georesolve.query import MatchOptions
 from georesolve.service import errors, pools
 from georesolve.service.http import examples, openapi
 from georesolve.service.resolve.context import Service
@@ -17,10 +21,6 @@ from georesolve.service.resolve.outcome import refuse_without_cluster
 from georesolve.service.resolve.requests import json_content, parsed
 from georesolve.service.resolve.router import ServiceContext
 from georesolve.service.resolve.sets import PlannedSet, bytes_of, check_types, planned, sizes_of
-from georesolve.workers.estimate import estimate, obstacle
-from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.searches.sampling import Sample, sampled
-from georesolve.workers.sets.sources import SourceFailed
 
 logger = logging.getLogger(__name__)
 router = APIRouter(tags=["resolve"])

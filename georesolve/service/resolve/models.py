@@ -20,20 +20,20 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, from_json
 
-from georesolve.intake import columns
-from georesolve.intake.addresses import LONGEST, is_href
-from georesolve.intake.errors import InvalidOption
-from georesolve.intake.representations import FORMATS, LINES
+from georesolve.io import columns
+from georesolve.io.datasets import Dataset
+from georesolve.io.errors import InvalidOption
+from georesolve.io.result_formats import FORMATS, LINES
+from georesolve.io.tables import NoRecord, columns_of
+from georesolve.io.urls import LONGEST, is_href
 from georesolve.options import FILTERS, Options, WithinOptions
+from georesolve.query import QUESTION_OF, MatchOptions, Question
 from georesolve.service import errors
 from georesolve.service.http.parameters import LISTS, Parameters, Title, with_fields
 from georesolve.service.receiving.models import ColumnName, FeatureCollection, TableParameters
 from georesolve.service.receiving.uploads import Upload
 from georesolve.service.store.names import FORM
 from georesolve.service.store.rows import Delivery
-from georesolve.tables import NoRecord, columns_of
-from georesolve.workers.jobs import QUESTION_OF, MatchOptions, Question
-from georesolve.workers.sets.datasets import Dataset
 
 ROLES: tuple[columns.Role, columns.Role] = ("observations", "references")
 _MOST_ROWS = 1 << 40

@@ -7,14 +7,22 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from sqlalchemy import Connection
 
-from georesolve.intake.errors import Refused
-from georesolve.intake.geometries import PointSets
-from georesolve.intake.representations import PARQUET, Format, up_to
+from georesolve.engine import inline
+from georesolve.engine.cost_model import most_at_hand, quickly_indexed
+from georesolve.engine.estimate import obstacle, result_bytes
+from georesolve.engine.match_sets import MatchSets
+from georesolve.engine.resident import is_resident
+from georesolve.engine.sampling import sampled
+from georesolve.io.errors import Refused
+from georesolve.io.result_files import Rows
+from georesolve.io.result_formats import PARQUET, Format, up_to
+from georesolve.io.result_geometries import PointSets
+from georesolve.io.source_files import SourceFailed
+from georesolve.io.storage import place_of
 from georesolve.service import errors, pools
 from georesolve.service.jobs.endings import dismiss, wait_for_end
 from georesolve.service.resolve.context import Service
@@ -23,15 +31,6 @@ from georesolve.service.resolve.requests import Terms
 from georesolve.service.resolve.sets import Asked, bytes_of, sizes_of, title_of
 from georesolve.service.results.response import format_of
 from georesolve.service.store.rows import DatasetRow, Delivery, JobRow, Repeat
-from georesolve.workers import at_hand
-from georesolve.workers.estimate import obstacle, result_bytes
-from georesolve.workers.jobs import Job
-from georesolve.workers.rates import most_at_hand, quickly_indexed
-from georesolve.workers.results.result import Rows
-from georesolve.workers.searches.references import is_resident
-from georesolve.workers.searches.sampling import sampled
-from georesolve.workers.sets.sources import SourceFailed
-from georesolve.workers.storage.places import place_of
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +40,6 @@ _BEYOND = "send files to /resolve, or, for a job, an execution to /processes/nea
 _SMALL_SETS_BYTES = 16 << 20
 """Sets of a request that take no more are kept as long as its result: for GeoJSON, which has their
 coordinates, whether that was asked for in time or not."""
-
-_NO_FOLDER = Path()
-"""Of what is answered at once: nothing is written."""
 
 Gone = Callable[[], Coroutine[Any, Any, NoReturn]]
 """Waits until the client has gone, and raises then."""
@@ -100,9 +96,9 @@ async def resolve_at_once(
         raise errors.TooLarge(f"{why}: {_BEYOND}")
     try:
         return await looked_up(service, asked, format, start)
-    except at_hand.NotResident as error:
+    except inline.NotResident as error:
         raise errors.NotReady(f"{error}: try again") from None
-    except at_hand.NotAtHand as error:
+    except inline.NotAtHand as error:
         raise errors.TooLarge(f"{error}: {_BEYOND}") from None
 
 
@@ -112,25 +108,25 @@ async def looked_up(service: Service, asked: Asked, format: Format, start: float
     Raises NotAtHand when only a job can give it, and NotResident while the references are loaded.
     """
 
-    def look(most_steps: int = at_hand.MOST_STEPS) -> SmallAnswer:
+    def look(most_steps: int = inline.MOST_STEPS) -> SmallAnswer:
         return _look_up(service, asked, format, start, most_steps)
 
     def look_with_one_core() -> SmallAnswer:
-        at_hand.prepare_thread(1)
+        inline.prepare_thread(1)
         return look()
 
     def look_quickly() -> SmallAnswer | None:
         if _is_quick(asked, format):
             # How long a search takes depends on where the points lie, which nobody knows before.
-            with suppress(at_hand.SearchIsHard):
-                return look(at_hand.QUICK_STEPS)
+            with suppress(inline.SearchIsHard):
+                return look(inline.QUICK_STEPS)
         return None
 
     try:
         if _asks_elsewhere(asked):
             return await pools.remote(service.owner, look_with_one_core)
         return await service.at_hand.answer(service.owner, look, look_quickly)
-    except (at_hand.NotAtHand, Refused):
+    except (inline.NotAtHand, Refused):
         raise
     except Exception:
         # A dataset may be damaged, or was removed: then that is what the client is told.
@@ -154,7 +150,7 @@ def _is_quick(asked: Asked, format: Format) -> bool:
     """Whether the answer takes some milliseconds and waits for nothing: no file has to be read."""
     options = asked.options
     is_plain = format.geometry != "line" and not options.columns + options.observation_columns
-    return is_plain and at_hand.is_quick(*asked.datasets, options)
+    return is_plain and inline.is_quick(*asked.datasets, options)
 
 
 def _look_up(
@@ -163,12 +159,12 @@ def _look_up(
     """The answer, found in this thread."""
     observations, references = asked.datasets
     indexes = service.library.indexes_of(asked.references)
-    job = Job("at hand", _NO_FOLDER, observations, references, asked.options, indexes)
+    sets = MatchSets(observations, references, asked.options, indexes)
     try:
-        answer = at_hand.resolve_at_hand(job, most_steps)
+        answer = inline.resolve_at_hand(sets, most_steps)
     except SourceFailed as failed:
         raise errors.InvalidInput(str(failed)) from None
-    service.metrics.count_rows("at hand", job.observations.rows, answer.counts)
+    service.metrics.count_rows("at hand", observations.rows, answer.counts)
     resolved = time.perf_counter()
     if format == PARQUET:
         content = answer.content
@@ -233,7 +229,7 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> S
     if is_plain and terms.waits and not why_too_large(asked):
         # After half of the time that the client waits it is not too late to accept a job.
         left = terms.seconds_left()
-        with suppress(at_hand.NotAtHand, errors.ResultTooLarge, TimeoutError):
+        with suppress(inline.NotAtHand, errors.ResultTooLarge, TimeoutError):
             async with asyncio.timeout(None if left is None else left / 2):
                 format = format_of(delivery, terms.headers)
                 return await looked_up(service, asked, format, time.perf_counter())

@@ -13,8 +13,9 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 from starlette.routing import request_response
 
-from georesolve.intake.representations import ARROW, JSON
+from georesolve.io.result_formats import ARROW, JSON
 from georesolve.options import FILTERS
+from georesolve.query import Question
 from georesolve.service import errors
 from georesolve.service.auth.access import own
 from georesolve.service.http import examples, openapi
@@ -30,7 +31,6 @@ from georesolve.service.resolve.models import MatchInputs, MatchParameters, Reso
 from georesolve.service.resolve.sets import Asked, asked_by
 from georesolve.service.results.models import matches_route
 from georesolve.service.store.rows import LIVE, JobRow
-from georesolve.workers.jobs import Question
 
 
 class _OfRequest(APIRoute):

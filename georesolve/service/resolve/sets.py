@@ -8,20 +8,20 @@ from typing import NamedTuple
 
 from pydantic_core import to_json
 
-from georesolve.intake.columns import NAMED, PREFIXES, OnInvalid, Role
-from georesolve.intake.plausibility import check_match
+from georesolve.engine.estimate import Size, size_of_dataset, size_of_rows
+from georesolve.engine.filter_encoding import check_filters
+from georesolve.io.columns import NAMED, PREFIXES, OnInvalid, Role
+from georesolve.io.datasets import Dataset
+from georesolve.io.source_files import SourceFailed, SourceFiles
+from georesolve.io.storage import Object
+from georesolve.io.validation import check_match
+from georesolve.query import MatchOptions
 from georesolve.service import errors, pools
 from georesolve.service.receiving.ingest import Folder
 from georesolve.service.receiving.uploads import Upload, keep_upload
 from georesolve.service.resolve import models
 from georesolve.service.resolve.context import Service
 from georesolve.service.store.rows import DatasetRow, Delivery
-from georesolve.workers.estimate import Size, size_of_dataset, size_of_rows
-from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.searches.filters import check_filters
-from georesolve.workers.sets.datasets import Dataset
-from georesolve.workers.sets.sources import SourceFailed, SourceFiles
-from georesolve.workers.storage.places import Object
 
 PlannedSet = int | DatasetRow
 """A set of a job, or how many rows it will have."""
@@ -81,7 +81,7 @@ def title_of(asked: Asked) -> str:
 
 
 async def _check(service: Service, asked: Asked, inputs: models.MatchInputs) -> None:
-    """Check that the two sets can be matched, as `intake.plausibility` does."""
+    """Check that the two sets can be matched, as `io.validation` does."""
     observations, references = asked.datasets
     if isinstance(references.file, SourceFiles) and references.file.keeps_invalid:
         raise errors.InvalidInput(

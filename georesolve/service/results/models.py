@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import BaseModel, Field, WithJsonSchema, with_config
 from typing_extensions import TypedDict
 
-from georesolve.intake.representations import FORMATS, PARQUET, Format
+from georesolve.engine.result_rows import FILTERED
+from georesolve.io.result_formats import FORMATS, PARQUET, Format
 from georesolve.service.http import openapi
-from georesolve.workers.searches.matches import FILTERED
 
 
 class Bytes(BaseModel):

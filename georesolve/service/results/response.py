@@ -21,8 +21,12 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic_core import to_json
 from starlette.datastructures import Headers
 
-from georesolve.intake.columns import Role
-from georesolve.intake.representations import JSON, PARQUET, Format, up_to
+from georesolve.io.columns import Role
+from georesolve.io.datasets import Dataset
+from georesolve.io.local_files import Look
+from georesolve.io.result_files import opened
+from georesolve.io.result_formats import JSON, PARQUET, Format, up_to
+from georesolve.io.storage import Folder, Home, StoreFailed
 from georesolve.service import errors, pools
 from georesolve.service.auth.access import own
 from georesolve.service.datasets.library import Library
@@ -39,10 +43,6 @@ from georesolve.workers.results.manifest import (
     open_matches,
     read_manifest,
 )
-from georesolve.workers.results.result import opened
-from georesolve.workers.sets.datasets import Dataset
-from georesolve.workers.storage.files import Look
-from georesolve.workers.storage.places import Folder, Home, StoreFailed
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from georesolve.intake.representations import FORMATS, LINES, PARQUET, POINTS, Format
+from georesolve.io.result_formats import FORMATS, LINES, PARQUET, POINTS, Format
 from georesolve.service.http import openapi
 from georesolve.service.jobs.router import Job
 from georesolve.service.links import base_of

@@ -14,9 +14,9 @@ from typing import NamedTuple, TextIO
 
 import sqlalchemy as sa
 
+from georesolve.io.storage import Folder, Place
 from georesolve.service import errors
 from georesolve.service.store.schema import kept, store
-from georesolve.workers.storage.places import Folder, Place
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from typing import Any, Literal, NamedTuple
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
+from georesolve.io.datasets import Dataset, Facts
+from georesolve.io.source_files import SourceFiles
+from georesolve.io.storage import Object
+from georesolve.query import MatchOptions, Question
 from georesolve.service.clock import now
-from georesolve.workers.jobs import MatchOptions, Question
-from georesolve.workers.sets.datasets import Dataset, Facts
-from georesolve.workers.sets.sources import SourceFiles
-from georesolve.workers.storage.places import Object
 
 JobStatus = Literal["accepted", "running", "successful", "failed", "dismissed"]
 ProcessId = Question

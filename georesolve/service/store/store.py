@@ -10,6 +10,9 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 import sqlalchemy as sa
 
+from georesolve.io.datasets import Dataset
+from georesolve.io.storage import Folder, Home, Object, Prefix
+from georesolve.query import MatchOptions
 from georesolve.service import errors, pools
 from georesolve.service.clock import new_id, now, seconds_between
 from georesolve.service.disk import Probe, removing
@@ -22,10 +25,7 @@ from georesolve.service.store.lease import Lease
 from georesolve.service.store.listing import JobQuery, Page
 from georesolve.service.store.names import Names, is_newest
 from georesolve.service.store.schema import is_registered, jobs, kept, names, store
-from georesolve.workers.jobs import MatchOptions
-from georesolve.workers.machine.logs import subject
-from georesolve.workers.sets.datasets import Dataset
-from georesolve.workers.storage.places import Folder, Home, Object, Prefix
+from georesolve.workers.logs import subject
 
 P = ParamSpec("P")
 T = TypeVar("T")

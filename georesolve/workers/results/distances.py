@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from georesolve.workers.machine.threads import side_by_side
+from georesolve.io.result_files import opened
+from georesolve.io.threads import side_by_side
 from georesolve.workers.results.manifest import Manifest
 from georesolve.workers.results.parts import Part
-from georesolve.workers.results.result import opened
 
 PERCENTS = (0, 1, 5, 25, 50, 75, 95, 99, 100)
 _BINS = 64

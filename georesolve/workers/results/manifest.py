@@ -15,7 +15,11 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, BinaryIO, NamedTuple
 
-from georesolve.workers.machine.threads import side_by_side
+from georesolve.io.footers import MAGIC
+from georesolve.io.local_files import Look
+from georesolve.io.object_storage import SeekableFile
+from georesolve.io.storage import Home, Place, Prefix, own_place, place_of_parts
+from georesolve.io.threads import side_by_side
 from georesolve.workers.results.parts import (
     COMPLETE,
     ENDING,
@@ -26,10 +30,6 @@ from georesolve.workers.results.parts import (
     is_whole,
     keep_parts,
 )
-from georesolve.workers.storage.files import Look
-from georesolve.workers.storage.footers import MAGIC
-from georesolve.workers.storage.objects import SeekableFile
-from georesolve.workers.storage.places import Home, Place, Prefix, own_place, place_of_parts
 
 MANIFEST_NAME = "manifest.json"
 

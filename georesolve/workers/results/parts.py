@@ -1,6 +1,6 @@
 """The parts of a result, and the records of the chunks that they were made of.
 
-A part is a Parquet file of its own, in the place of its job (`workers.storage.places`). Once the
+A part is a Parquet file of its own, in the place of its job (`io.storage`). Once the
 record of its chunk stands, the chunk is done, whatever happens to the worker or to the future.
 """
 
@@ -10,8 +10,8 @@ import re
 from collections.abc import Container, Iterable
 from typing import Any, NamedTuple, Self
 
-from georesolve.workers.storage.footers import MAGIC
-from georesolve.workers.storage.places import Place
+from georesolve.io.footers import MAGIC
+from georesolve.io.storage import Place
 
 ENDING = "_ending"
 """What stands behind the row groups of `matches.parquet`, in a file beside the parts."""

@@ -6,9 +6,9 @@ from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 
+from georesolve.io.footers import MAGIC, Footer, Growing, Movable
+from georesolve.io.result_files import write_rows
 from georesolve.workers.results.parts import Part, RowGroup
-from georesolve.workers.results.result import write_rows
-from georesolve.workers.storage.footers import MAGIC, Footer, Growing, Movable
 
 
 class Encoded(NamedTuple):

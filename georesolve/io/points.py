@@ -1,0 +1,264 @@
+"""Points of a table: which columns hold what, whether its rows are degrees, and all in memory."""
+
+import json
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from georesolve.io.columns import LONGEST_NAME, Reading, find_columns
+from georesolve.io.datasets import Dataset, PointSet, geo, write_dataset
+from georesolve.io.errors import InvalidInput, TooLarge, wrong
+from georesolve.io.evidence import Evidence
+from georesolve.io.formats import Table
+from georesolve.io.geometry import (
+    add_coordinates,
+    as_wkb,
+    crs_of,
+    geometries_of,
+    geometry_of,
+    is_wkb,
+    native_kind,
+    said_of,
+    told_of,
+)
+from georesolve.io.numbers import check_numeric, degrees
+from georesolve.io.validation import Findings
+
+if TYPE_CHECKING:
+    from georesolve.kernels import Shapes
+
+# Views have no kernel that takes rows of them.
+_PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """How many rows and columns a table may have, and to how many bytes a file may unpack."""
+
+    rows: int = sys.maxsize
+    columns: int = sys.maxsize
+    unpacked_bytes: int = sys.maxsize
+
+    def refuse_beyond(self, columns: int, rows: int, file: str) -> None:
+        """Refuse a table of more columns or rows; raises TooLarge."""
+        for n, what, most in ((columns, "columns", self.columns), (rows, "rows", self.rows)):
+            if n > most:
+                raise TooLarge(f"{file}: {n} {what} are more than the limit of {most}")
+
+
+def check_names(names: Collection[str], file: str) -> None:
+    """Refuse names of columns that are not kept."""
+    for name in names:
+        if "\0" in name or len(name) > LONGEST_NAME:
+            long = (
+                f"the column name {name[:80]!r} has {len(name)} characters: up to "
+                f"{LONGEST_NAME} are allowed, and no NUL among them"
+            )
+            raise wrong(file, "not allowed as a name", long, column=name[:80])
+
+
+class PointTable:
+    """A table whose columns have their meaning, and whose rows are checked as they pass by.
+
+    The `schema` is that of the batches: coordinates are float64, and those of a geometry column
+    stand beside it. `columns` hold the coordinates and the id; `geometries` is what GeoParquet says
+    of the others. `shapes` has taken the lines and polygons of the rows that have passed.
+    """
+
+    def __init__(self, table: Table, reading: Reading, file: str, bounds: Bounds) -> None:
+        schema, self._batches, self._declared_rows, points, self.shapes = table
+        bounds.refuse_beyond(len(schema.names), self._declared_rows or 0, file)
+        self.geometries = geometries_of(schema)
+        if reading.lat is not None or reading.lon is not None:
+            points = None
+        else:
+            takes = reading.takes_shapes
+            geometry = geometry_of(schema, reading.geometry, file, takes_shapes=takes)
+            if geometry is not None:
+                field = schema.field(geometry.column)
+                told = told_of(schema, geometry.column) or said_of(field)
+                kind = native_kind(field, told.get("encoding"))
+                if kind:
+                    told = said_of(field) | told
+                crs = crs_of(told, reading.crs, field, file)
+                if crs is not None and not kind:
+                    kind = native_kind(field, told.get("encoding"), also_apart=True)
+                if kind:
+                    self.geometries.get(geometry.column, {}).update(encoding="WKB")
+                    self._batches = as_wkb(self._batches, geometry.column, kind, file)
+                    field = pa.field(geometry.column, pa.binary())
+                    schema = schema.set(schema.get_field_index(geometry.column), field)
+                if crs is not None and is_wkb(field.type):
+                    from georesolve.io.crs import degrees_from, in_degrees
+
+                    if (transformer := degrees_from(crs, file)) is not None:
+                        self._batches = in_degrees(self._batches, geometry.column, transformer)
+                if crs is not None or told.get("crs", "") is None:
+                    self.geometries.get(geometry.column, {}).pop("crs", None)
+                if takes:
+                    from georesolve.io.outlines import ShapeReader
+
+                    self.shapes = ShapeReader(told, reading, geometry.column, file)
+                    if kind or reading.edges or reading.densify_m:
+                        # Read of a dataset, they are to be the same.
+                        known = self.geometries.get(geometry.column, {})
+                        self.geometries[geometry.column] = known | self.shapes.edging.told
+                self._batches = add_coordinates(self._batches, geometry, file, self.shapes)
+                for name in (geometry.lon, geometry.lat):
+                    schema = schema.append(pa.field(name, pa.float64()))
+                if reading.kept is not None and geometry.column not in reading.kept:
+                    left_out = [geometry.column]
+                    self._batches = (batch.drop_columns(left_out) for batch in self._batches)
+                    schema = schema.remove(schema.get_field_index(geometry.column))
+                    self.geometries.pop(geometry.column, None)
+                points = geometry
+            if points is not None:
+                reading = reading._replace(lat=points.lat, lon=points.lon, geometry=None)
+        check_names(schema.names, file)
+        self.columns = find_columns(schema.names, reading, file)
+        for name in self.columns[:2]:
+            check_numeric(schema.field(name), file)
+        if reading.crs is not None and points is None:
+            from georesolve.io.crs import with_degrees
+
+            given = self.columns
+            self._batches, self.columns = with_degrees(
+                self._batches, schema.names, given, reading, file
+            )
+            if self.columns != given:
+                added = self.columns.lon, self.columns.lat
+                schema = pa.schema([*schema, *(pa.field(one, pa.float64()) for one in added)])
+        types = dict.fromkeys(self.columns[:2], pa.float64())
+        self.schema = pa.schema(
+            [(f.name, types.get(f.name) or _PLAIN.get(f.type, f.type)) for f in schema]
+        )
+        self._reading, self._file, self._bounds = reading, file, bounds
+        self.findings = Findings(self.columns, points and points.column, Evidence())
+        """What the rows have shown that have been read."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows, which are counted and looked at; coordinates may be null."""
+        seen = 0
+        for batch in self._batches:
+            seen += batch.num_rows
+            if seen > self._bounds.rows:
+                raise TooLarge(f"{self._file}: more rows than the limit of {self._bounds.rows}")
+            if batch.schema != self.schema:
+                arrays = [
+                    array if array.type == field.type else pc.cast(array, field.type, safe=False)
+                    for array, field in zip(batch.columns, self.schema, strict=True)
+                ]
+                batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+            self.findings.evidence.add(*(degrees(batch[name]) for name in self.columns[:2]))
+            yield batch
+        if self.shapes is not None:
+            self.findings.evidence.surround(self.shapes.ends)
+        if self._declared_rows not in (None, seen):
+            raise InvalidInput(
+                f"{self._file}: the file says that it has {self._declared_rows} rows, and has "
+                f"{seen}"
+            )
+
+    def refuse_invalid(self, points: PointSet) -> None:
+        """Refuse what the rows showed, once all have passed."""
+        self.findings.refuse(points, self._reading, self._file)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points(PointSet):
+    """A point set in memory.
+
+    `lat_deg` and `lon_deg` are float64 arrays of shape (rows,), NaN where there is no number.
+    `kept` has the columns that a result may carry, `columns` the names of all that the table had.
+    Where some rows are lines or polygons, `shapes` are all of them.
+    """
+
+    lat_deg: np.ndarray
+    lon_deg: np.ndarray
+    kept: pa.Table
+    shapes: "Shapes | None" = None
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the coordinates: sets in memory are the same when these are."""
+        digest = sha256()
+        for array in (self.lat_deg, self.lon_deg, *(self.shapes or ())):
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+    def part(self, first_row: int, rows: int) -> "Points":
+        """Some of its rows, as points; what was counted is that of all."""
+        some = slice(first_row, first_row + rows)
+        kept = self.kept.slice(first_row, rows)
+        lat_deg, lon_deg = self.lat_deg[some], self.lon_deg[some]
+        return replace(
+            self, lat_deg=lat_deg, lon_deg=lon_deg, kept=kept, shapes=None, outlines=None
+        )
+
+
+def gather(
+    table: PointTable, keep: Collection[str] | None, columns: Sequence[str] | None = None
+) -> Points:
+    """Take the rows of a table into memory.
+
+    A result may carry the id, and the columns to `keep` as far as the table has them (None for
+    all). `columns` are the names of all that the user gave, where the table is a part of these.
+    """
+    lat, lon, id = table.columns
+    names = [
+        field.name
+        for field in table.schema
+        if keep is None or field.name == id or field.name in keep
+    ]
+    taken = list(dict.fromkeys([*names, lat, lon]))
+    schema = pa.schema([table.schema.field(name) for name in taken])
+    pieces = [batch.select(taken) for batch in table.batches()]
+    whole = pa.Table.from_batches(pieces, schema).combine_chunks()
+    lat_deg, lon_deg = (
+        degrees(whole[name].chunk(0)) if pieces else np.empty(0) for name in (lat, lon)
+    )
+    points = Points(
+        lat_deg=lat_deg,
+        lon_deg=lon_deg,
+        kept=whole.select(names),
+        columns=tuple(columns or table.schema.names),
+        lat=lat,
+        lon=lon,
+        id=id,
+        shapes=None if table.shapes is None else table.shapes.shapes(lat_deg, lon_deg),
+        outlines=None if table.shapes is None else table.shapes.outlines(lat_deg.size),
+        **table.findings.evidence.facts,
+    )
+    table.refuse_invalid(points)
+    return points
+
+
+def write_shapes(points: Points, path: Path) -> None:
+    """Write lines and polygons, and what is kept beside them, as GeoParquet."""
+    assert points.outlines is not None, "they came from a column"
+    column, edging, _ = points.outlines
+    kept = [name for name in points.kept.column_names if name not in (points.lat, points.lon)]
+    own = {"id": points.id, "lat": None, "lon": None}
+    metadata = {"georesolve": json.dumps(own), **geo({column: edging.told})}
+    pq.write_table(points.kept.select(kept).replace_schema_metadata(metadata), path)
+
+
+def write_points(points: Points, path: Path, told: dict[str, str] | None = None) -> Dataset:
+    """Write points, and what is kept beside them, as a canonical dataset that tells more."""
+    table = points.kept
+    for name, column in ((points.lat, points.lat_deg), (points.lon, points.lon_deg)):
+        if name in table.column_names:
+            table = table.drop_columns(name)
+        table = table.append_column(name, pa.array(column))
+    lat, lon, id = points.lat, points.lon, points.id
+    batches = table.to_batches()
+    return write_dataset(table.schema, batches, path, lat=lat, lon=lon, id=id, told=told)
