@@ -36,8 +36,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.benchmarks.inputs import uniform
-from georesolve.benchmarks.jobs import Sets, floor_of_dask, joined, our_floor, paths_of, plan_of
 from georesolve.benchmarks.machine import benchmark_parser, write_figures
+from georesolve.benchmarks.whole_jobs import (
+    Sets,
+    floor_of_dask,
+    joined,
+    our_floor,
+    paths_of,
+    plan_of,
+)
 from georesolve.engine.plan import CHUNKS_IN_HAND
 from georesolve.io.columns import Reading
 from georesolve.io.points import Bounds

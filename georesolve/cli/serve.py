@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    # `georesolve.cli` says of each what it is for.
+    # `georesolve.cli` has a description of each command.
     parser = argparse.ArgumentParser(prog="georesolve")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", description=f"Run the service. {_FROM_ENVIRONMENT}")

@@ -1,6 +1,6 @@
 """What a job would take, before it is accepted: from the plan that it would run by.
 
-The rates were measured on 21 November 2026 by `benchmarks/jobs.py`, on two cores and on H200s
+The rates were measured on 21 November 2026 by `benchmarks/whole_jobs.py`, on two cores and on H200s
 (`docs/gpu-runs.md`). `Pace` learns what another machine, or a busy hour, makes of them.
 """
 

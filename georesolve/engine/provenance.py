@@ -10,7 +10,7 @@ from georesolve.version import __version__
 
 
 def provenance(sets: MatchSets, counts: dict[str, int]) -> dict[str, str]:
-    """What the metadata of a result says of it, from its options and its rows by status alone."""
+    """Metadata of a result, from its options and its rows by status alone."""
     measured: dict[str, float] = {"radius_m": EARTH_RADIUS_M}
     if sets.options.earth == "wgs84":
         measured = {"semi_major_axis_m": SEMI_MAJOR_M, "inverse_flattening": 1.0 / FLATTENING}
@@ -24,17 +24,17 @@ def provenance(sets: MatchSets, counts: dict[str, int]) -> dict[str, str]:
 
 
 def geometries(sets: MatchSets) -> dict[str, str]:
-    """What a result says of the geometry columns that it carries: what the datasets say of them."""
+    """GeoParquet metadata of the geometry columns of a result, as the datasets have them."""
     of_observations, of_references = sets.carried()
     carrying = [
         (f"{sets.options.summary_by}_", sets.observations, of_observations),
         ("reference_", sets.references, of_references),
     ]
-    found = {
+    columns = {
         prefix + name: about
         for prefix, dataset, carried in carrying
         if carried
         for name, about in geometries_of(dataset.file).items()
         if name in carried
     }
-    return geo(found)
+    return geo(columns)

@@ -1,4 +1,4 @@
-"""Search of a chunk of observations, whatever the device of a worker can hold at a time.
+"""Search of a chunk of observations in references that may exceed the memory of a device.
 
 A sample of every answer is searched again; a device that is lost or wrong ends its process.
 """
@@ -52,7 +52,7 @@ class WrongAnswer(RuntimeError):
 
 
 def batch_of(sets: MatchSets, chunk: Chunk) -> tuple[Batch, Evidence | None]:
-    """Observations of a chunk, and what they say of files that nobody has looked at before."""
+    """Observations of a chunk, and the coordinate statistics of files that were not checked yet."""
     points, names = sets.observations, sets.options.asked_of_observations
     degrees, evidence = read_points(points, *chunk)
     keys = resident_keys(sets.references, sets.options.filters)

@@ -12,14 +12,14 @@ _LONGEST_TEXT = 2000
 
 
 class Refused(Exception):
-    """Something that a user is told: what was given, what was allowed and what to do.
+    """Refusal with a message for the user: what was given, what is allowed and what to do.
 
     `errors` say where it is wrong: each has `detail` and a JSON `pointer`, or the `file`, `column`
     and `row` (counted from 0).
     """
 
     def __init__(self, detail: str, errors: list[dict[str, Any]] | None = None) -> None:
-        # Files and requests of strangers are quoted in it, and terminals obey what they are shown.
+        # Untrusted files are quoted in the message, and terminals obey control characters.
         detail = "".join(
             char if char.isprintable() else " " if char.isspace() else "\N{REPLACEMENT CHARACTER}"
             for char in _shortened(detail)

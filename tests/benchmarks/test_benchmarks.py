@@ -15,17 +15,17 @@ from georesolve import kernels as kernels_of_ours
 from georesolve.benchmarks import (
     accepting,
     doors,
-    ellipsoid,
-    filters,
     fronts,
+    geodesics,
+    groups_and_times,
     kernels,
     lake,
     maps,
-    pipeline,
+    radius,
     service,
     small_requests,
     turns,
-    within,
+    whole_jobs,
 )
 from georesolve.benchmarks.spatialbench import __main__ as spatialbench
 from georesolve.io.storage import Folder
@@ -50,16 +50,16 @@ def test_the_benchmark_of_the_kernels_runs(tmp_path, capsys):
 
 def test_the_benchmark_of_the_ellipsoid_runs(tmp_path, capsys):
     path = tmp_path / "figures.json"
-    ellipsoid.main(["--toy", "--repeats", "1", "--json", str(path)])
+    geodesics.main(["--toy", "--repeats", "1", "--json", str(path)])
     figures = json.loads(path.read_text())["figures"]
-    assert len(figures) == len(ellipsoid.CASES["cpu"])
+    assert len(figures) == len(geodesics.CASES["cpu"])
     assert not any(row["wrong"] for row in figures)
     assert "cKDTree and PROJ" in capsys.readouterr().out
 
 
 def test_groups_and_windows_are_measured_beside_the_ways_round(tmp_path, capsys):
     path = tmp_path / "figures.json"
-    filters.main(["--toy", "--repeats", "1", "--json", str(path)])
+    groups_and_times.main(["--toy", "--repeats", "1", "--json", str(path)])
     figures = json.loads(path.read_text())["figures"]
     found = {(row["case"], row["method"]): row["found"] for row in figures}
     assert found["200 groups", "ours"] == found["200 groups", "loop over groups"]
@@ -69,7 +69,7 @@ def test_groups_and_windows_are_measured_beside_the_ways_round(tmp_path, capsys)
 
 def test_all_within_a_distance_is_counted_and_found_beside_peers(tmp_path, capsys):
     path = tmp_path / "figures.json"
-    within.main(["--toy", "--repeats", "1", "--json", str(path)])
+    radius.main(["--toy", "--repeats", "1", "--json", str(path)])
     figures = json.loads(path.read_text())["figures"]
     for kind in ("uniform", "cities"):
         found = {row["method"]: row["found"] for row in figures if row["kind"] == kind}
@@ -165,7 +165,7 @@ def test_a_job_beside_its_floor_and_beside_ckdtree(tmp_path, capsys, device):
     out = tmp_path / "out.json"
     flags = ["--observations", "10", "--references", "places", "--repeats", "1", "--workers", "1"]
     peer = ["--ckdtree"] if device == "cpu" else []
-    pipeline.main(["--device", device, *flags, *peer, "--json", str(out)])
+    whole_jobs.main(["--device", device, *flags, *peer, "--json", str(out)])
     figures = json.loads(out.read_text())
     assert figures["failed"] == {}
     floors = {"floor, our reader and writer", "floor, Dask's dataframes"}
@@ -177,21 +177,21 @@ def test_a_job_beside_its_floor_and_beside_ckdtree(tmp_path, capsys, device):
 
 def test_the_floor_is_shaped_like_the_result(tmp_path, cluster):
     table = points(1_000, 1)
-    references = pipeline.canonical(table, tmp_path / "references.parquet")
-    observations = pipeline.canonical(table.drop(["id"]), tmp_path / "observations.parquet")
+    references = whole_jobs.canonical(table, tmp_path / "references.parquet")
+    observations = whole_jobs.canonical(table.drop(["id"]), tmp_path / "observations.parquet")
     job = Job(observations, references, MatchOptions(), id="a" * 32, folder=tmp_path / "job")
     run(cluster, job, lambda progress: None, lambda: False)
     want = pq.read_schema(open_matches(job.folder)).remove_metadata()
-    for floor in (pipeline.our_floor, pipeline.floor_of_dask):
+    for floor in (whole_jobs.our_floor, whole_jobs.floor_of_dask):
         folder = tmp_path / floor.__name__
         folder.mkdir()
-        to = Folder(folder) if floor is pipeline.our_floor else folder
+        to = Folder(folder) if floor is whole_jobs.our_floor else folder
         floor(cluster, (observations, references), to)
         written = [pq.read_table(path) for path in folder.glob("*.parquet")]
         assert sum(part.num_rows for part in written) == 1_000
         for part in written:
             assert [field.name for field in part.schema] == want.names
-            if floor is pipeline.our_floor:
+            if floor is whole_jobs.our_floor:
                 assert part.schema.types == want.types
 
 
@@ -218,7 +218,7 @@ def test_a_job_between_files(tmp_path, capsys, device):
 
 def test_ckdtree_answers_as_ours_does():
     (lat, lon), references = sphere(500, 1), sphere(100, 2)
-    answer = pipeline.nearest_by_scipy(pipeline.ScipyIndex(*references), lat, lon, k=1)
+    answer = whole_jobs.nearest_by_scipy(whole_jobs.ScipyIndex(*references), lat, lon, k=1)
     ours = kernels_of_ours.nearest(kernels_of_ours.build_index(*references), lat, lon)
     np.testing.assert_array_equal(answer.reference, ours.reference)
     np.testing.assert_allclose(answer.distance_m, ours.distance_m, atol=1e-6)
@@ -226,7 +226,7 @@ def test_ckdtree_answers_as_ours_does():
 
 def test_ckdtree_is_not_for_gpus(capsys):
     with pytest.raises(SystemExit):
-        pipeline.main(["--device", "cuda", "--ckdtree"])
+        whole_jobs.main(["--device", "cuda", "--ckdtree"])
     assert "--ckdtree searches on a CPU" in capsys.readouterr().err
 
 

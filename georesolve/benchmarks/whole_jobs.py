@@ -1,8 +1,8 @@
 """A whole job in a warm service, Parquet to Parquet, beside its floor and beside cKDTree.
 
-    python -m georesolve.benchmarks.jobs
+    python -m georesolve.benchmarks.whole_jobs
         --device cuda --workers 4 --observations 24 --references 14
-    python -m georesolve.benchmarks.jobs
+    python -m georesolve.benchmarks.whole_jobs
         --device cpu --observations 22 --references places --ckdtree
 
 Both sets are registered; a job is timed from the request to `successful`, as its client sees it and
