@@ -9,7 +9,6 @@ from georesolve.engine import resident
 from georesolve.engine.memory import indexes_bytes
 from georesolve.engine.resident import _Shelf
 from georesolve.query import FilterOptions, MatchOptions
-from georesolve.workers.job import Job
 from tests.conftest import points, store_points
 
 
@@ -91,9 +90,7 @@ def test_columns_take_no_place_of_indexes(tmp_path, monkeypatch):
     places = store_points(points(5_000, 1, name=names, code=names), tmp_path / "places.parquet")
     # Of a GPU's worker the one lies on the host, the other on the device.
     monkeypatch.setattr(resident._columns, "_budget", lambda: 600_000)
-    resident.resident_index(
-        Job(places, places, MatchOptions(), id="", folder=tmp_path), (0, places.rows)
-    )
+    resident.resident_index(places, MatchOptions(), (0, places.rows))
     resident.resident_column(places, "name")
     assert resident.is_resident(places, ["name"])
     resident.resident_column(places, "code")

@@ -98,7 +98,6 @@ def test_windows_of_several_widths_share_an_index(tmp_path, asked, n):
         match = asked_for({"time": "t", "max_time": max_time, **asked}).match(*sets)
         narrowed = check_filters(*sets, match)
         narrowed = narrowed._replace(keys=resident_keys(sets[1], match.filters))
-        job = Job(*sets, match, id="windows", folder=tmp_path)
-        found += resident.indexes(job, resident.pieces(sets[1]), narrowed)
+        found += resident.indexes(sets[1], match, resident.pieces(sets[1]), narrowed)
     assert len({id(index) for _, index in found}) == n
     resident.forget_all()

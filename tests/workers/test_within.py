@@ -161,8 +161,8 @@ def test_chunks_of_pairs_that_are_rare_are_of_few_counted_ones(make_job):
     job = make_job(*MANY, distance_m=1.0)
     starts = list(range(0, 32_001, 1_000))
     rare = replace(job, counted=(starts, [5 * i for i in range(33)]))
-    assert chunks_of_pairs(rare, "cpu") == Chunk(0, 160).pieces(40)
+    assert chunks_of_pairs(rare, rare.counted[1], "cpu") == Chunk(0, 160).pieces(40)
     many = replace(job, counted=(starts, [10**6 * i for i in range(33)]))
-    assert chunks_of_pairs(many, "cpu") == Chunk(0, 32 * 10**6).pieces(2**20)
+    assert chunks_of_pairs(many, many.counted[1], "cpu") == Chunk(0, 32 * 10**6).pieces(2**20)
     none = replace(job, counted=(starts, [0] * 33))
-    assert chunks_of_pairs(none, "cpu") == [Chunk(0, 0)]
+    assert chunks_of_pairs(none, none.counted[1], "cpu") == [Chunk(0, 0)]
