@@ -22,7 +22,7 @@ from georesolve.io.columns import Reading
 from georesolve.io.formats import Source
 from georesolve.service.errors import InvalidInput
 from georesolve.service.receiving import decoders, decoding, sandbox
-from georesolve.service.receiving.children import Children
+from georesolve.service.receiving.children import INHERITED, Children
 from tests.conftest import children_of
 
 HAS = sandbox.available()
@@ -118,6 +118,7 @@ def attack(source, target, limits):
         fd for fd in range(256) if outcome(lambda fd, _: os.fstat(fd), fd, 0) == "done"
     )
     found["source"] = source.path.read_text()
+    found["environment"] = sorted(os.environ)
     target.write_text("ours")
     "".encode("cp1252")
     raise InvalidInput(json.dumps(found))
@@ -137,9 +138,11 @@ def found(tmp_path_factory):
     path = folder / "received"
     path.write_text("given")
     source = Source(path, "csv", Reading(), str(other))
-    children = Children(taken_over, ["georesolve.service.receiving.decoding"])
-    with closing(children), pytest.raises(InvalidInput) as caught:
-        decoders.decode_in_child(source, folder / "dataset.parquet", LIMITS, children)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+        children = Children(taken_over, ["georesolve.service.receiving.decoding"])
+        with closing(children), pytest.raises(InvalidInput) as caught:
+            decoders.decode_in_child(source, folder / "dataset.parquet", LIMITS, children)
     if all(HAS):
         assert other.read_text() == "secret"
         assert other.stat().st_mode & 0o777
@@ -165,6 +168,10 @@ def test_it_keeps_one_pipe_and_no_right_of_root(found):
     # Standard input, output and error, the pipe; one of the Python that looks for it.
     assert len(found["descriptors"]) <= 5
     assert found["source"] == "given"
+
+
+def test_it_inherits_no_secret(found):
+    assert set(found["environment"]) <= set(INHERITED)
 
 
 def test_it_refuses_to_run_beside_threads():

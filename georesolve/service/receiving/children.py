@@ -31,6 +31,11 @@ _END_SECONDS = 5.0
 """A child that was killed and has not ended after so long waits for a disk: it is left alone."""
 _NICENESS = 5
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
+INHERITED = (
+    *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH"),
+    *("GDAL_DATA", "PROJ_DATA", "PROJ_LIB", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"),
+)
+"""Variables that a child process inherits: no secrets, which an untrusted file could read."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -138,7 +143,10 @@ class Children:
             # A Ctrl-C is for the service: in a group of its own the server does not hear it. Not in
             # a session, to which the kernel would give as much of the cores as to the service.
             self._server = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-c", code], stdin=other.fileno(), process_group=0
+                [sys.executable, "-c", code],
+                stdin=other.fileno(),
+                process_group=0,
+                env={name: os.environ[name] for name in INHERITED if name in os.environ},
             )
         return self._server
 
