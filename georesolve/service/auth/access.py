@@ -50,7 +50,7 @@ _NETWORK_BITS = 64
 
 def refuse_unprotected(settings: Settings, keys: Keys) -> None:
     """Refuse to listen where others can reach the service, unless keys protect it."""
-    if settings.is_open or any(key.revoked is None for key in keys.all()):
+    if settings.is_open or keys.all():
         return
     folder = f"--data-dir {shlex.quote(str(settings.data_dir))}"
     place = "--database-url URL" if settings.database else folder
@@ -72,6 +72,7 @@ class Access:
         self._metrics = metrics
         self._wrong_keys = WrongKeys()
         self._valid, self._valid_until = dict[str, Key](), 0.0
+        self._has_keys = False
         self._reading = pools.Shared[None]()
         self._is_open = settings.is_open
         self._hosts = settings.hosts()
@@ -108,7 +109,8 @@ class Access:
         if time.monotonic() > self._valid_until:
             await self._reading("keys", lambda: self._read(keys))
         valid = self._valid
-        if not valid and self._is_open:
+        # A service that has had a key needs one, also after the last key is revoked.
+        if not self._has_keys and self._is_open:
             _refuse_other_sites(connection, self._origins)
             return "", "user"
         given, by_browser = _key_of(connection)
@@ -134,6 +136,7 @@ class Access:
             logger.error("the keys cannot be read: %s", error)
             raise errors.store_away() from error
         self._valid = {key.prefix: key for key in known if key.revoked is None}
+        self._has_keys = bool(known)
         self._valid_until = time.monotonic() + _READ_SECONDS
 
     def _refusal(self, connection: HTTPConnection) -> errors.Problem:
