@@ -39,19 +39,18 @@ from georesolve.io.extras import needed
 from georesolve.io.layer_files import LAYERS, write_layer
 from georesolve.io.local_files import complete, sha256_of
 from georesolve.io.normalized import written
-from georesolve.io.outlines import ShapeReader
-from georesolve.io.paths import (
-    UNBOUNDED,
+from georesolve.io.opener import open_table
+from georesolve.io.outlines import JoinedShapes, ShapeReader
+from georesolve.io.points import Points
+from georesolve.io.result_formats import FORMATS
+from georesolve.io.storage import (
     File,
     Listed,
     Paths,
     files_at,
     refuse_as_target,
-    table_of,
+    target_of,
 )
-from georesolve.io.points import Points, PointTable
-from georesolve.io.remote import elsewhere, is_address
-from georesolve.io.result_formats import FORMATS
 from georesolve.io.threads import side_by_side
 from georesolve.io.validation import check_match, remarks
 from georesolve.kernels.devices import Device
@@ -63,6 +62,7 @@ from georesolve.workers.results.splice import Splice, encode
 
 _FORMATS = {one.suffix: one.pieces for one in FORMATS}
 _COPIED_BYTES = 8 << 20
+_Shapes = ShapeReader | JoinedShapes | None
 _COUNTED_ROWS = 2**20
 """Observations whose pairs are counted at a time, before any is made."""
 _ENCODE_SECONDS = 2.2e-8
@@ -212,7 +212,7 @@ def resolve(
         When a file cannot be read or written.
     """
     options = options or Options()
-    target = elsewhere(str(out)) if is_address(out) else Path(out)
+    target = target_of(out)
     suffix = _format_of(target.name, format)
     if suffix == "shp" and not isinstance(target, Path):
         raise InvalidOption(f"a shapefile is several files: {out} is one; write .gpkg or .fgb")
@@ -272,7 +272,7 @@ def _complete(target: File, scratch: Path) -> Iterator[Path]:
         folder = scratch / "out"
         folder.mkdir()
         yield folder / target.name
-        target.put(folder / target.name)
+        target.upload(folder / target.name)
 
 
 def _format_of(target: str, name: str | None) -> str:
@@ -367,7 +367,7 @@ def _match_sets(
     folder: Path,
     *,
     whole: bool = False,
-) -> tuple[MatchSets, ShapeReader | None]:
+) -> tuple[MatchSets, _Shapes]:
     """Two sets that have been read and checked, how they are matched, and the references' shapes.
 
     These are None where the references are points. With `whole` these have all of their columns,
@@ -391,20 +391,19 @@ def _canonical(
     folder: Path,
     *,
     whole: bool = False,
-) -> tuple[Dataset, ShapeReader | None]:
+) -> tuple[Dataset, _Shapes]:
     reading, kept = options.reading(role), options.kept(role)
     is_own = options.exclude_self or getattr(options, "once", False)
-    if len(files) == 1 and kept is not None and not is_own and not whole:
-        # Several files are to have the same columns, needed or not, and so is a set against itself.
+    if kept is not None and not is_own and not whole:
+        # A set against itself is compared with all columns.
         reading = reading._replace(kept=tuple(kept))
     target = folder / f"{role}.parquet"
-    with table_of(files, reading, role, folder) as table:
-        points = PointTable(table, reading, role, UNBOUNDED)
+    with open_table(files, reading, role, folder) as points:
         dataset = written(points, target).dataset
     return replace(dataset, digest=sha256_of(target)), points.shapes
 
 
-def _search(matched: MatchSets, shapes: ShapeReader | None, device: Device) -> Search:
+def _search(matched: MatchSets, shapes: _Shapes, device: Device) -> Search:
     """The search of the references, or, for a row a shape, by the shapes."""
     filters = matched.options.filters or FilterOptions()
     carried = [*matched.carried()[1], *matched.options.summarised, *filters.of_references]

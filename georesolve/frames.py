@@ -1,12 +1,10 @@
 """Tables that a user gives, and how their matches are given back: as the same kind of table."""
 
-import inspect
 import math
 import os
 import tempfile
 import warnings
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,13 +27,15 @@ from georesolve.engine.result_rows import STATUSES
 from georesolve.io import tables
 from georesolve.io.columns import Reading, Role, find_columns
 from georesolve.io.crs import degrees_from
+from georesolve.io.errors import level_of_user as level_of_user
 from georesolve.io.errors import wrong
 from georesolve.io.formats import Table
 from georesolve.io.geometry import Geometry, coordinates_of
 from georesolve.io.layers import refuse_layer
+from georesolve.io.opener import UNBOUNDED, open_table
 from georesolve.io.outlines import ShapeReader
-from georesolve.io.paths import UNBOUNDED, files_at, table_of
 from georesolve.io.points import Points, PointTable, gather
+from georesolve.io.storage import files_at
 from georesolve.query import MatchOptions, with_id
 from georesolve.workers.own_cluster import resolve_on_all_gpus
 
@@ -55,8 +55,7 @@ class Given:
 
     def points(self, reading: Reading, keep: Collection[str] | None) -> Points:
         """Its rows, checked; `keep` names the columns that a result may carry, None for all."""
-        if not isinstance(self, _Files):
-            refuse_layer(reading, self._role)
+        refuse_layer(reading, self._role)
         try:
             part, found, columns = self._part(reading, keep)
         except tables.NoColumn as error:
@@ -165,17 +164,14 @@ class _Files(Given):
     """The path or the address of a file, a folder or a glob."""
 
     def points(self, reading: Reading, keep: Collection[str] | None) -> Points:
-        with ExitStack() as self._open:
-            scratch = tempfile.TemporaryDirectory(prefix="georesolve-")
-            self._scratch = Path(self._open.enter_context(scratch))
-            return super().points(reading, keep)
-
-    def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
         files = files_at(self._given, self._role)
-        if len(files) == 1 and keep is not None:
+        if keep is not None:
             reading = reading._replace(kept=tuple(keep))
-        table = table_of(files, reading, self._role, self._scratch)
-        return self._open.enter_context(table), reading, None
+        with (
+            tempfile.TemporaryDirectory(prefix="georesolve-") as scratch,
+            open_table(files, reading, self._role, Path(scratch)) as table,
+        ):
+            return gather(table, keep)
 
 
 class _Pandas(Given):
@@ -254,14 +250,6 @@ class _GeoPandas(_Pandas):
         if column.dtype.name == "geometry":
             return pa.array(column.to_wkb())
         return super()._column(place)
-
-
-def level_of_user() -> int:
-    """How far up the stack of the function that asks is the line that called this package."""
-    frame, level = inspect.currentframe(), 0
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith("georesolve."):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 class _Cudf(_Pandas):

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 
 import sqlalchemy as sa
 
-from georesolve.io import object_storage, storage
+from georesolve.io import storage
 from georesolve.service import front
 
 MARK = "the event loop waited for"
@@ -53,16 +53,16 @@ class _Answering:
 
 def install():
     """Look at the fronts that this process starts from now on."""
-    create_app, object_store = front.create_app, object_storage.object_store
+    create_app, object_store = front.create_app, storage.object_store
 
     def guarded_app(*arguments):
         app = create_app(*arguments)
         app.add_middleware(_Answering)
         return app
 
-    def guarded_store(bucket):
+    def guarded_store(*root):
         _look("an object store")
-        return object_store(bucket)
+        return object_store(*root)
 
     def audit(event, arguments):
         # FastAPI looks into the source of a handler, once.
@@ -70,8 +70,7 @@ def install():
             _look(f"{event} {arguments[:1]}")
 
     front.create_app = guarded_app
-    for module in (object_storage, storage):
-        module.object_store = guarded_store
+    storage.object_store = guarded_store
     sa.event.listen(
         sa.Engine, "before_cursor_execute", lambda *given: _look(f"SQL {given[2][:60]!r}")
     )

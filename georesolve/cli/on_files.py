@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
@@ -26,10 +27,9 @@ from georesolve.io.errors import (
 )
 from georesolve.io.extras import needed
 from georesolve.io.formats import format_of
-from georesolve.io.paths import Listed, files_at, refuse_as_target
 from georesolve.io.progress import progress_bar
-from georesolve.io.remote import is_address
 from georesolve.io.result_formats import FORMATS
+from georesolve.io.storage import Listed, files_at, is_url, refuse_as_target, target_of
 from georesolve.options import Options, WithinOptions
 
 _STANDARD_OUTPUT = "matches.csv"
@@ -40,7 +40,7 @@ def run(given: argparse.Namespace) -> int:
     """Resolve files as the command line says; returns the exit code."""
     if given.output is None and not given.plan:
         given.parser.error("-o FILE says where the result goes; - is standard output")
-    if given.server and given.to and is_address(given.output):
+    if given.server and given.to and is_url(given.output):
         given.parser.error("at an address a service writes Parquet files: leave --to out")
     if given.output == "-" and given.to == "shp":
         given.parser.error("a shapefile is several files: standard output is one")
@@ -54,6 +54,8 @@ def run(given: argparse.Namespace) -> int:
             if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, signal.default_int_handler)
                 stack.callback(signal.signal, signal.SIGTERM, signal.SIG_DFL)
+            stack.enter_context(warnings.catch_warnings())
+            warnings.showwarning = _show_warning
             given.observations = [_input_file(one, given, stack) for one in given.observations]
             if given.plan:
                 _plan(given)
@@ -113,7 +115,7 @@ def _resolve(given: argparse.Namespace) -> None:
         summary = resolve(
             given.observations,
             given.references,
-            given.output if is_address(given.output) else path,
+            path if given.output == "-" else given.output,
             _asked(given),
             format=given.to,
             device=given.device,
@@ -138,7 +140,7 @@ def _ask(given: argparse.Namespace) -> None:
         _for_service(given.observations[0], "observations"),
         _for_service(given.references, "references"),
     )
-    if not is_address(given.output):
+    if not is_url(given.output):
         _refuse_output(given, [one for one in sets if isinstance(one, Listed)])
     sent = [one if isinstance(one, str) else str(one.file) for one in sets]
     key = given.key or os.environ.get("GEORESOLVE_KEY")
@@ -148,7 +150,7 @@ def _ask(given: argparse.Namespace) -> None:
         given.parser.error(f"--server: {error}")
     try:
         with service as client:
-            output = given.output if is_address(given.output) else None
+            output = given.output if is_url(given.output) else None
             job = client.submit(*sent, output=output, **options)
             if output is None:
                 with _output(given) as path:
@@ -169,7 +171,7 @@ def _ask(given: argparse.Namespace) -> None:
 
 def _for_service(given: str, role: Role) -> str | Listed:
     """A set that the service has or reads itself, or the one file to send."""
-    if is_address(given) or given.startswith("dataset:"):
+    if is_url(given) or given.startswith("dataset:"):
         return given
     file, *others = files_at(given, role)
     if others:
@@ -182,12 +184,12 @@ def _for_service(given: str, role: Role) -> str | Listed:
 
 def _refuse_output(given: argparse.Namespace, sources: list[Listed]) -> None:
     """Refuse an output that a service does not give, or that cannot be written."""
-    target = Path(_STANDARD_OUTPUT if given.output == "-" else given.output)
-    wanted = given.to or target.suffix.removeprefix(".").lower() or "parquet"
+    target = target_of(_STANDARD_OUTPUT if given.output == "-" else given.output)
+    suffix = given.to or Path(target.name).suffix.removeprefix(".").lower() or "parquet"
     formats = [one.suffix for one in FORMATS]
-    if wanted not in formats:
+    if suffix not in formats:
         raise InvalidOption(
-            f"a service gives no result as {wanted!r}: name one of {', '.join(formats)}, or leave "
+            f"a service gives no result as {suffix!r}: name one of {', '.join(formats)}, or leave "
             "--server out"
         )
     if given.output != "-":
@@ -238,7 +240,7 @@ def _counted(counts: Mapping[str, int]) -> list[str]:
 
 def _plan(given: argparse.Namespace) -> None:
     """Write what the work would take to standard output."""
-    is_folder = given.server and is_address(given.output)
+    is_folder = given.server and is_url(given.output)
     planned = plan(
         given.observations,
         given.references,
@@ -266,6 +268,10 @@ def _plan(given: argparse.Namespace) -> None:
 def _warn(remarks: list[str]) -> None:
     for remark in remarks:
         print(f"georesolve: warning: {remark}", file=sys.stderr)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    _warn([str(message)])
 
 
 def _failed(exit_code: int, message: str) -> int:

@@ -3,6 +3,7 @@
 A front end makes its own answers of these: the service those of HTTP, by `service.errors`.
 """
 
+import inspect
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, Self
@@ -100,3 +101,11 @@ def meant(name: str, known: Iterable[str]) -> str:
     """Ask in brackets whether the most similar name was meant; empty where none is similar."""
     close = get_close_matches(name[:80].lower(), known, 1)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def level_of_user() -> int:
+    """Return the stack level of the line that called this package, for `warnings.warn`."""
+    frame, level = inspect.currentframe(), 0
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("georesolve."):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -1,7 +1,5 @@
 """Files of points, checked row by row and written as canonical datasets."""
 
-import gzip
-import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
@@ -10,27 +8,16 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import shapely
 
 from georesolve.io.column_sizes import Width
 from georesolve.io.columns import Columns, Reading
 from georesolve.io.datasets import Dataset, held_dataset, write_dataset
-from georesolve.io.errors import InvalidInput, TooLarge
 from georesolve.io.evidence import Evidence
-from georesolve.io.formats import Source, Table
-from georesolve.io.layers import close_journal
+from georesolve.io.formats import Source
 from georesolve.io.numbers import degrees
+from georesolve.io.opener import open_file
 from georesolve.io.points import Bounds, PointTable, check_names
-from georesolve.io.readers import read
 from georesolve.io.validation import Findings
-
-_ERROR_LENGTH = 500
-_PIECE_BYTES = 1 << 20
-# What pyarrow, GEOS and Python raise for files that are malformed.
-_OF_THE_FILE = (
-    *(pa.ArrowException, shapely.errors.GEOSException),
-    *(UnicodeError, OverflowError, RecursionError),
-)
 
 
 class Decoded(NamedTuple):
@@ -46,7 +33,7 @@ def decode(source: Source, target: Path, bounds: Bounds) -> Decoded:
     Of a range nothing is refused that all rows together have to show. `refusal_of` knows for which
     of what the readers raise the file is to blame.
     """
-    points = PointTable(opened(source, bounds), source.reading, source.file, bounds)
+    points = open_file(source, bounds)
     if points.shapes is not None:
         points.shapes.keeps = False
     return written(points, target, is_whole=source.range is None)
@@ -70,47 +57,6 @@ def joined(ranges: Sequence[Decoded], target: Path) -> Decoded:
     facts = {**findings.evidence.facts, "outlines": outlines}
     dataset = replace(dataset, file=target, widths=widths, **facts)
     return Decoded(dataset, findings)
-
-
-def opened(source: Source, bounds: Bounds) -> Table:
-    """Open a file with the reader of its format, unpacked first where it is packed."""
-    if source.unpacked is not None:
-        source = _unpack(source, source.unpacked, bounds)
-    if source.path.stat().st_size == 0:
-        raise InvalidInput(f"{source.file}: the file is empty", [{"file": source.file}])
-    return read(source, bounds)
-
-
-def refusal_of(error: Exception, source: Source) -> InvalidInput | None:
-    """What is wrong with a file that a reader failed at, None where the file is not to blame."""
-    # pyarrow raises OSError for files that are malformed, too; then it has no error number.
-    is_unnumbered = isinstance(error, OSError) and getattr(error, "errno", None) is None
-    if not isinstance(error, _OF_THE_FILE) and not is_unnumbered:
-        return None
-    text = str(error)
-    for path in filter(None, (source.path, source.unpacked)):
-        text = text.replace(str(path), source.file)
-    text = text.strip()[:_ERROR_LENGTH]
-    return InvalidInput(f"{source.file}: not a readable {source.format} file: {text}")
-
-
-def _unpack(source: Source, unpacked: Path, bounds: Bounds) -> Source:
-    size = 0
-    try:
-        with gzip.open(source.path) as packed, unpacked.open("wb") as file:
-            while piece := packed.read(_PIECE_BYTES):
-                size += len(piece)
-                if size > bounds.unpacked_bytes:
-                    raise TooLarge(
-                        f"{source.file}: it unpacks to more than the limit of "
-                        f"{bounds.unpacked_bytes} bytes: send it in smaller pieces"
-                    )
-                file.write(piece)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InvalidInput(f"{source.file}: it cannot be unpacked with gzip: {error}") from None
-    if source.format == "layer":
-        close_journal(unpacked)
-    return source._replace(path=unpacked, unpacked=None)
 
 
 def canonicalise(batch: pa.RecordBatch, columns: Columns, reading: Reading, file: str) -> Dataset:

@@ -363,13 +363,70 @@ class ShapeReader:
         if not self._taken:
             return None
         parts: list[tuple[int, Shapes]] = []
-        row = 0
+        row, edging = 0, self.edging
         for start, stop, shapes in [*self._taken, (lat_deg.size, lat_deg.size, None)]:
-            lat, lon = lat_deg[row:start], lon_deg[row:start]
-            points = shapely.points(lon, lat)
-            points[~is_valid(lat, lon)] = None
-            parts.append((row, shapes_of(outline_of(points, self.edging), self.edging)))
+            parts.append((row, _points_as_shapes(lat_deg[row:start], lon_deg[row:start], edging)))
             if shapes is not None:
                 parts.append((start, shapes))
             row = stop
+        return together(parts)
+
+
+def _points_as_shapes(lat_deg: np.ndarray, lon_deg: np.ndarray, edging: Edging) -> Shapes:
+    points = shapely.points(lon_deg, lat_deg)
+    points[~is_valid(lat_deg, lon_deg)] = None
+    return shapes_of(outline_of(points, edging), edging)
+
+
+MIXED_EDGES = "mixed"
+"""Edges of a set whose files differ in them: no file can be written with such a column."""
+
+
+class JoinedShapes:
+    """Lines and polygons of several files, whose edges run as each file says."""
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+        self.keeps = True
+        self._parts: list[tuple[int, ShapeReader | JoinedShapes]] = []
+        self._rows: list[int] = []
+
+    def add(self, first_row: int, rows: int, reader: "ShapeReader | JoinedShapes | None") -> None:
+        """Append the shapes of the next file, whose rows have been read."""
+        if reader is not None and reader.outlines(rows) is not None:
+            self._parts.append((first_row, reader))
+            self._rows.append(rows)
+
+    @property
+    def ends(self) -> Evidence:
+        """Statistics of the ends of edges."""
+        ends = Evidence()
+        for _, reader in self._parts:
+            ends.extend(reader.ends)
+        return ends
+
+    def outlines(self, rows: int) -> Outlines | None:
+        """Outlines of a set of that many rows, None if all are points."""
+        each = [r.outlines(n) for (_, r), n in zip(self._parts, self._rows, strict=True)]
+        present = [outlines for outlines in each if outlines is not None]
+        if not present:
+            return None
+        edgings = {outlines.edging for outlines in present}
+        edging = edgings.pop() if len(edgings) == 1 else Edging(MIXED_EDGES)
+        arcs = rows - sum(self._rows) + sum(outlines.arcs for outlines in present)
+        return Outlines(self._column, edging, arcs)
+
+    def shapes(self, lat_deg: np.ndarray, lon_deg: np.ndarray) -> Shapes | None:
+        """All shapes by row, rows without a line or a polygon as points; None without any."""
+        if not self._parts:
+            return None
+        parts, row, edging = [], 0, Edging()
+        for (start, reader), rows in zip(self._parts, self._rows, strict=True):
+            stop = start + rows
+            shapes = reader.shapes(lat_deg[start:stop], lon_deg[start:stop])
+            assert shapes is not None, "the file has lines or polygons"
+            parts.append((row, _points_as_shapes(lat_deg[row:start], lon_deg[row:start], edging)))
+            parts.append((start, shapes))
+            row = stop
+        parts.append((row, _points_as_shapes(lat_deg[row:], lon_deg[row:], edging)))
         return together(parts)

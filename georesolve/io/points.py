@@ -2,21 +2,22 @@
 
 import json
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from georesolve.io.columns import LONGEST_NAME, Reading, find_columns
+from georesolve.io.columns import LONGEST_NAME, Edges, Reading, find_columns
 from georesolve.io.datasets import Dataset, PointSet, geo, write_dataset
-from georesolve.io.errors import InvalidInput, TooLarge, wrong
+from georesolve.io.errors import InvalidInput, InvalidOption, TooLarge, wrong
 from georesolve.io.evidence import Evidence
 from georesolve.io.formats import Table
 from georesolve.io.geometry import (
@@ -34,6 +35,7 @@ from georesolve.io.numbers import check_numeric, degrees
 from georesolve.io.validation import Findings
 
 if TYPE_CHECKING:
+    from georesolve.io.outlines import JoinedShapes, ShapeReader
     from georesolve.kernels import Shapes
 
 # Views have no kernel that takes rows of them.
@@ -74,8 +76,16 @@ class PointTable:
     of the others. `shapes` has taken the lines and polygons of the rows that have passed.
     """
 
-    def __init__(self, table: Table, reading: Reading, file: str, bounds: Bounds) -> None:
-        schema, self._batches, self._declared_rows, points, self.shapes = table
+    def __init__(
+        self,
+        table: Table,
+        reading: Reading,
+        file: str,
+        bounds: Bounds,
+        decoding: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        schema, self._batches, self._declared_rows, points, shapes = table
+        self.shapes: ShapeReader | JoinedShapes | None = shapes
         bounds.refuse_beyond(len(schema.names), self._declared_rows or 0, file)
         self.geometries = geometries_of(schema)
         if reading.lat is not None or reading.lon is not None:
@@ -105,14 +115,15 @@ class PointTable:
                 if crs is not None or told.get("crs", "") is None:
                     self.geometries.get(geometry.column, {}).pop("crs", None)
                 if takes:
-                    from georesolve.io.outlines import ShapeReader
+                    from georesolve.io import outlines
 
-                    self.shapes = ShapeReader(told, reading, geometry.column, file)
+                    reader = outlines.ShapeReader(told, reading, geometry.column, file)
+                    self.shapes = shapes = reader
                     if kind or reading.edges or reading.densify_m:
                         # Read of a dataset, they are to be the same.
                         known = self.geometries.get(geometry.column, {})
-                        self.geometries[geometry.column] = known | self.shapes.edging.told
-                self._batches = add_coordinates(self._batches, geometry, file, self.shapes)
+                        self.geometries[geometry.column] = known | reader.edging.told
+                self._batches = add_coordinates(self._batches, geometry, file, shapes)
                 for name in (geometry.lon, geometry.lat):
                     schema = schema.append(pa.field(name, pa.float64()))
                 if reading.kept is not None and geometry.column not in reading.kept:
@@ -142,31 +153,46 @@ class PointTable:
             [(f.name, types.get(f.name) or _PLAIN.get(f.type, f.type)) for f in schema]
         )
         self._reading, self._file, self._bounds = reading, file, bounds
+        self._decoding = decoding
+        self.names_in_file = frozenset(schema.names)
+        """Names of the columns before coordinates and names of folders were added."""
         self.findings = Findings(self.columns, points and points.column, Evidence())
         """What the rows have shown that have been read."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, which are counted and looked at; coordinates may be null."""
-        seen = 0
-        for batch in self._batches:
-            seen += batch.num_rows
-            if seen > self._bounds.rows:
-                raise TooLarge(f"{self._file}: more rows than the limit of {self._bounds.rows}")
-            if batch.schema != self.schema:
-                arrays = [
-                    array if array.type == field.type else pc.cast(array, field.type, safe=False)
-                    for array, field in zip(batch.columns, self.schema, strict=True)
-                ]
-                batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        """Yield the rows and collect what their coordinates show; coordinates may be null."""
+        for batch in self.decoded():
             self.findings.evidence.add(*(degrees(batch[name]) for name in self.columns[:2]))
             yield batch
         if self.shapes is not None:
             self.findings.evidence.surround(self.shapes.ends)
+
+    def decoded(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows with coordinates in degrees, in the types of the schema, and count them.
+
+        `decoding` translates errors of the libraries that read the file.
+        """
+        seen = 0
+        with self._decoding():
+            for batch in self._batches:
+                seen += batch.num_rows
+                if seen > self._bounds.rows:
+                    raise TooLarge(f"{self._file}: more rows than the limit of {self._bounds.rows}")
+                yield self._typed(batch)
         if self._declared_rows not in (None, seen):
             raise InvalidInput(
                 f"{self._file}: the file says that it has {self._declared_rows} rows, and has "
                 f"{seen}"
             )
+
+    def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.schema == self.schema:
+            return batch
+        arrays = [
+            array if array.type == field.type else pc.cast(array, field.type, safe=False)
+            for array, field in zip(batch.columns, self.schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def refuse_invalid(self, points: PointSet) -> None:
         """Refuse what the rows showed, once all have passed."""
@@ -246,6 +272,12 @@ def write_shapes(points: Points, path: Path) -> None:
     """Write lines and polygons, and what is kept beside them, as GeoParquet."""
     assert points.outlines is not None, "they came from a column"
     column, edging, _ = points.outlines
+    if edging.edges not in get_args(Edges):
+        raise InvalidOption(
+            f"the references come from files whose edges differ, and one column {column!r} cannot "
+            "say so: save an Index of the files of each kind, or name the edges of all with the "
+            "option edges"
+        )
     kept = [name for name in points.kept.column_names if name not in (points.lat, points.lon)]
     own = {"id": points.id, "lat": None, "lon": None}
     metadata = {"georesolve": json.dumps(own), **geo({column: edging.told})}

@@ -7,8 +7,11 @@ row group of a dataset does, so that they can be joined. Where a reader sees tha
 hold the rows that it should, the file is read in one go.
 """
 
+import gzip
+import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -16,16 +19,25 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import shapely
 
 from georesolve.io.columns import needed_columns
 from georesolve.io.csv import lines_before_rows, read_csv
 from georesolve.io.datasets import ROW_GROUP, streamed
+from georesolve.io.errors import InvalidInput, Refused, TooLarge
 from georesolve.io.formats import BATCH_ROWS, InputFormat, Range, Source, Table
 from georesolve.io.geojson import read_geojson
 from georesolve.io.geometry import geometries_of
-from georesolve.io.layers import read_layer, refuse_layer
+from georesolve.io.layers import close_journal, read_layer, refuse_layer
 from georesolve.io.points import Bounds
 
+_ERROR_LENGTH = 500
+_PIECE_BYTES = 1 << 20
+# Errors of pyarrow, GEOS and Python for malformed files.
+_OF_THE_FILE = (
+    *(pa.ArrowException, shapely.errors.GEOSException),
+    *(UnicodeError, OverflowError, RecursionError),
+)
 _FEWEST_ROWS = 2 * ROW_GROUP
 _GROUP_BYTES = 1 << 26
 """About so many of a row group, encoded: several lie in memory where several are decoded."""
@@ -34,13 +46,63 @@ _BLOCK_BYTES = 1 << 18
 _LINE_END = ord("\n")
 
 
-def read(source: Source, bounds: Bounds) -> Table:
-    """Open a file with the reader of its format."""
+def open_source(source: Source, bounds: Bounds) -> Table:
+    """Open a file with the reader of its format, after unpacking it if it is packed."""
+    if source.unpacked is not None:
+        source = _unpack(source, source.unpacked, bounds)
+    if source.path.stat().st_size == 0:
+        raise InvalidInput(f"{source.file}: the file is empty", [{"file": source.file}])
     if source.format != "layer":
         refuse_layer(source.reading, source.file)
     if source.format == "geojson":
         return read_geojson(source, bounds)
     return _READERS[source.format](source)
+
+
+def _unpack(source: Source, unpacked: Path, bounds: Bounds) -> Source:
+    size = 0
+    try:
+        with gzip.open(source.path) as packed, unpacked.open("wb") as file:
+            while piece := packed.read(_PIECE_BYTES):
+                size += len(piece)
+                if size > bounds.unpacked_bytes:
+                    raise TooLarge(
+                        f"{source.file}: it unpacks to more than the limit of "
+                        f"{bounds.unpacked_bytes} bytes: send it in smaller pieces"
+                    )
+                file.write(piece)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InvalidInput(f"{source.file}: it cannot be unpacked with gzip: {error}") from None
+    if source.format == "layer":
+        close_journal(unpacked)
+    return source._replace(path=unpacked, unpacked=None)
+
+
+@contextmanager
+def decoding(source: Source) -> Iterator[None]:
+    """Translate errors of the libraries that read a file, where the file is at fault."""
+    try:
+        yield
+    except (Refused, MemoryError):
+        raise
+    except Exception as error:
+        refusal = refusal_of(error, source)
+        if refusal is None:
+            raise
+        raise refusal from error
+
+
+def refusal_of(error: Exception, source: Source) -> InvalidInput | None:
+    """Make the refusal of a file that a reader failed at, None if the file is not at fault."""
+    # pyarrow raises OSError for files that are malformed, too; then it has no error number.
+    is_unnumbered = isinstance(error, OSError) and getattr(error, "errno", None) is None
+    if not isinstance(error, _OF_THE_FILE) and not is_unnumbered:
+        return None
+    text = str(error)
+    for path in filter(None, (source.path, source.unpacked)):
+        text = text.replace(str(path), source.file)
+    text = text.strip()[:_ERROR_LENGTH]
+    return InvalidInput(f"{source.file}: not a readable {source.format} file: {text}")
 
 
 def _read_parquet(source: Source) -> Table:

@@ -4,6 +4,7 @@ They are Parquet below a prefix that the operator has listed (`io.urls`), decode
 """
 
 import os
+from base64 import b64decode
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from georesolve.io.evidence import Evidence, are_degrees
-from georesolve.io.object_storage import HttpsFile, ObjectFile
+from georesolve.io.storage import HttpsFile, ObjectFile
 from georesolve.kernels.query import is_valid
 
 Scheme = Literal["file", "s3", "https"]
@@ -40,6 +41,10 @@ class SourceFile(NamedTuple):
     """What changes with its content."""
     partition: tuple[str | int | None, ...] = ()
     """Values of the columns that its folders are named by."""
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Names of columns of the set, and what the file calls them, where that is another name."""
+    missing: tuple[str, ...] = ()
+    """Columns of the set that the file itself does not have."""
 
 
 class Stretch(NamedTuple):
@@ -57,14 +62,6 @@ class Stretch(NamedTuple):
     """Names of the columns of float64."""
 
 
-_PLAIN = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
-
-
-def plainly(schema: pa.Schema) -> pa.Schema:
-    """The same columns, whichever writer of Parquet they are of: Arrow's types alone differ."""
-    return pa.schema([(one.name, _PLAIN.get(one.type, one.type)) for one in schema])
-
-
 @dataclass(frozen=True)
 class SourceFiles:
     """The files of a point set, in the order of their rows."""
@@ -75,20 +72,29 @@ class SourceFiles:
     files: tuple[SourceFile, ...]
     lat: str
     lon: str
-    partitions: tuple[tuple[str, bool], ...]
-    """Names of the columns that folders are named by, and whether they hold whole numbers."""
+    partitions: tuple[str, ...]
+    """Names of the columns that folders are named by."""
     keeps_invalid: bool
     """Whether rows with invalid coordinates are kept, or fail who reads them."""
     sizes: tuple[tuple[str, int, int], ...]
     """Bytes of each column in the files, and before they are compressed."""
     is_trusted: bool = False
     """Whether the coordinates are degrees whatever they look like."""
-    are_mixed: bool = False
-    """Whether the types of their columns are the same only once they are `plainly` said."""
+    casts: str = ""
+    """Arrow schema, in base 64, of the columns that some files have in another type or lack."""
+    refusals: tuple[tuple[str, str], ...] = ()
+    """Columns that have no common type in all files, and why."""
 
     @cached_property
     def _starts(self) -> list[int]:
         return [0, *accumulate(file.rows for file in self.files)]
+
+    @cached_property
+    def _types(self) -> dict[str, pa.DataType]:
+        if not self.casts:
+            return {}
+        schema = pa.ipc.read_schema(pa.py_buffer(b64decode(self.casts)))
+        return dict(zip(schema.names, schema.types, strict=True))
 
     @property
     def size_bytes(self) -> int:
@@ -118,34 +124,52 @@ class SourceFiles:
 
     def _read(self, stretch: Stretch, columns: list[str], *, few: bool) -> pa.Table:
         file, start, stop, groups, first, rows, _ = stretch
-        kinds = dict(self.partitions)
-        own = [name for name in columns if name not in kinds]
+        for name, refusal in self.refusals:
+            if name in columns:
+                raise SourceFailed(refusal)
+        renamed, missing = dict(file.renamed), set(file.missing)
+        names = [name for name in columns if name not in missing]
+        in_file = [renamed.get(name, name) for name in names]
         with opened(self.scheme, file, whole=not few) as parquet:
-            table = parquet.read_row_groups([] if few else groups, columns=own)
+            table = parquet.read_row_groups([] if few else groups, columns=in_file)
             if few and groups:
                 rows = stop - first
                 # A batch may end where a row group does.
-                batches = islice(parquet.iter_batches(rows, groups, own), len(groups))
+                batches = islice(parquet.iter_batches(rows, groups, in_file), len(groups))
                 table = pa.Table.from_batches(batches, table.schema).slice(0, rows)
         if table.num_rows != rows:
             raise _failed(self.scheme, file, "it has not as many rows as its footer says")
         table = table.slice(start - first, stop - start)
-        if self.are_mixed:
-            table = table.cast(plainly(table.schema))
-        values = dict(zip(kinds, file.partition, strict=True))
+        table = self._in_types(table.select(in_file).rename_columns(names), file)
+        values = dict(zip(self.partitions, file.partition, strict=True))
         for name in columns:
-            if name in kinds:
-                value = pa.scalar(values[name], pa.int64() if kinds[name] else pa.string())
-                table = table.append_column(name, pa.repeat(value, table.num_rows))
-        for name in {self.lat, self.lon}.intersection(own):
+            if name in missing:
+                scalar = _scalar(values.get(name))
+                array = pa.repeat(scalar, stop - start).cast(self._types[name])
+                table = table.append_column(name, array)
+        for name in {self.lat, self.lon}.intersection(columns):
             place = table.schema.names.index(name)
             numbers = pc.cast(table[name], pa.float64(), safe=False)
             if numbers.null_count:
                 numbers = numbers.fill_null(np.nan)
             table = table.set_column(place, name, numbers)
-        table = table.select(columns).replace_schema_metadata()
+        # Files differ in metadata, and in whether a column may have nulls.
+        table = pa.Table.from_arrays(table.select(columns).columns, columns)
         if not self.keeps_invalid and {self.lat, self.lon} <= set(columns):
             self._refuse_invalid(file, start, table)
+        return table
+
+    def _in_types(self, table: pa.Table, file: SourceFile) -> pa.Table:
+        for place, field in enumerate(table.schema):
+            type = self._types.get(field.name, field.type)
+            # Coordinates become float64 in `_read`.
+            if type == field.type or field.name in (self.lat, self.lon):
+                continue
+            try:
+                table = table.set_column(place, field.name, table[field.name].cast(type))
+            except pa.ArrowInvalid as error:
+                why = f"the column {field.name!r} does not fit {type}: {str(error)[:300]}"
+                raise _failed(self.scheme, file, why) from None
         return table
 
     def _refuse_invalid(self, file: SourceFile, start: int, table: pa.Table) -> None:
@@ -187,6 +211,10 @@ class SourceFiles:
             return f"row {start + row - self._starts[number]} of {file}"
 
         raise SourceFailed(f"{self.href}: {found.told(names, where)}")
+
+
+def _scalar(value: str | int | None) -> pa.Scalar:
+    return pa.scalar(value, pa.string() if value is None else None)
 
 
 def href_of(scheme: Scheme, path: str) -> str:

@@ -2,17 +2,15 @@
 
 import hashlib
 import json
-import os
 import re
+from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from fnmatch import fnmatchcase
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,10 +24,16 @@ from georesolve.io.errors import (
     SinkNotAllowed,
     SourceNotAllowed,
     SourceUnreadable,
-    TooLarge,
+)
+from georesolve.io.joined_columns import (
+    EXACT_INTEGERS,
+    ColumnType,
+    FileColumns,
+    JoinedColumns,
+    Partitions,
+    refuse_pair,
 )
 from georesolve.io.numbers import check_numeric
-from georesolve.io.object_storage import ObjectFile, objects_below
 from georesolve.io.points import Bounds
 from georesolve.io.source_files import (
     Scheme,
@@ -37,7 +41,13 @@ from georesolve.io.source_files import (
     SourceFiles,
     handle_of,
     href_of,
-    plainly,
+)
+from georesolve.io.storage import (
+    PARQUET_SUFFIXES,
+    File,
+    Listed,
+    fixed_part,
+    list_files,
 )
 
 LONGEST = 1000
@@ -57,11 +67,6 @@ class Address(NamedTuple):
 
     scheme: Scheme
     path: str
-
-
-def is_href(text: str) -> bool:
-    """Whether a text is meant as an address, be it a wrong one."""
-    return "://" in text
 
 
 def address_of(href: str, refusal: type[Refused] = SourceNotAllowed) -> Address:
@@ -144,101 +149,119 @@ class Sinks(Prefixes):
         return f"{href_of(*address).rstrip('/')}/"
 
 
-_SUFFIXES = (".parquet", ".parq", ".pq", ".geoparquet")
-_MOST_FILES = 10_000
-_MOST_LISTED = 100_000
-_LOOKS_AT_A_TIME = 16
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_MAX_FILES = 10_000
+_MAX_LISTED = 100_000
+_FOOTERS_AT_A_TIME = 16
 _TIMES_ENCODED = 4
-"""Memory of a text is taken for so many times what it takes in a file."""
+"""Guess of the memory of a text, in multiples of its encoded size."""
 
 
 class Sources(Prefixes):
-    """Looks up point sets below the prefixes that an operator listed, separated by commas."""
+    """Point sets of Parquet files below the prefixes that an operator listed."""
 
     def __init__(self, listed: str | None, bounds: Bounds) -> None:
         super().__init__(listed, "sources", SourceNotAllowed)
         self._bounds = bounds
 
     def dataset(self, href: str, reading: Reading, file: str) -> Dataset:
-        """The point set at an address, as it is now: its footers are read, its rows are not.
+        """Read the footers of the point set at a URL, and no rows.
 
-        An address is a Parquet file, a pattern of them, or a folder, whose folders may be named by
-        values (`day=2026-11-22`). Where it lies below no prefix, nothing is asked for.
+        The URL is that of a Parquet file, a pattern or a folder; folders may be named by values
+        (`day=2026-11-22`). A URL below no prefix is refused without a request.
         """
         address, prefix = self.find(href)
+        scheme, path = address
         try:
-            self.refuse_links([fixed_part(address.path)], prefix, href)
-            paths = sorted(islice(_files(address, file), _MOST_FILES + 1))
+            self.refuse_links([fixed_part(path)], prefix, href)
+            files = list_files(
+                path if scheme == "file" else href,
+                file,
+                suffixes=PARQUET_SUFFIXES,
+                max_files=_MAX_FILES,
+                max_listed=_MAX_LISTED,
+            )
+            paths = [_path_of(each.file) for each in files]
             self.refuse_links(paths, prefix, href)
-            if not paths:
+            if not files:
                 raise InvalidInput(f"{file}: there is no Parquet file at {href}")
-            if len(paths) > _MOST_FILES:
-                raise TooLarge(f"{file}: more than {_MOST_FILES} files, the limit, lie at {href}")
-            with ThreadPoolExecutor(_LOOKS_AT_A_TIME) as threads:
-                looks = list(threads.map(lambda path: _look(address.scheme, path), paths))
+            with ThreadPoolExecutor(_FOOTERS_AT_A_TIME) as threads:
+                footers = list(threads.map(partial(_footer, scheme), paths))
         except FileNotFoundError:
             raise InvalidInput(f"{file}: there is no Parquet file at {href}") from None
         except OSError as error:
             raise SourceUnreadable(f"{file}: {href} cannot be read: {str(error)[:300]}") from error
-        return self._described(address, href, looks, reading, file)
+        return self._described(address, href, files, footers, reading, file)
 
     def _described(
-        self, address: Address, href: str, looks: list["_Look"], reading: Reading, file: str
+        self,
+        address: Address,
+        href: str,
+        files: list[Listed],
+        footers: list["_Footer"],
+        reading: Reading,
+        file: str,
     ) -> Dataset:
-        schema = looks[0].schema
-        are_mixed = not all(look.schema.equals(schema) for look in looks)
-        if are_mixed:
-            schema = plainly(schema)
-        for look in looks if are_mixed else ():
-            if not plainly(look.schema).equals(schema):
-                one, other = (href_of(address.scheme, at.file.path) for at in (look, looks[0]))
-                fields, others = (
-                    {f"{at.name}: {at.type}" for at in of} for of in (plainly(look.schema), schema)
+        rows = sum(each.file.rows for each in footers)
+        partitions = Partitions([each.below for each in files], reading)
+        columns = []
+        for listed, footer in zip(files, footers, strict=True):
+            name = file if len(files) == 1 else f"{file} ({listed.name})"
+            schema = footer.schema
+            added = (field for field in partitions.schema if field.name not in schema.names)
+            fields = [*schema, *added]
+            self._bounds.refuse_beyond(len(fields), rows, file)
+            roles = find_columns([field.name for field in fields], reading, name)
+            for field in fields:
+                if field.name in roles[:2]:
+                    check_numeric(field, name)
+            types = {
+                field.name: ColumnType(field.type, listed.name, field.name not in schema.names)
+                for field in fields
+            }
+            columns.append(FileColumns(listed.name, roles, None, types))
+        joined = JoinedColumns(columns, None, file)
+        self._refuse_inexact(joined, address.scheme, files, footers, file)
+        lat, lon, id = joined.roles
+        if id in joined.refusals:
+            raise joined.refusals[id]
+        types = joined.types
+        self._bounds.refuse_beyond(len(types), rows, file)
+        stored, encoded = Counter[str](), Counter[str]()
+        sources, changed = [], set()
+        for number, (footer, names) in enumerate(zip(footers, joined.names, strict=True)):
+            in_file = {
+                name: source for name, source in names.items() if source in footer.schema.names
+            }
+            for name, source in in_file.items():
+                stored[name] += footer.stored[source]
+                encoded[name] += footer.encoded[source]
+            changed |= {n for n, source in in_file.items() if schema.field(source).type != types[n]}
+            missing = tuple(name for name in types if name not in in_file)
+            changed.update(missing)
+            row = partitions.row(number)
+            sources.append(
+                footer.file._replace(
+                    partition=tuple(row[name] for name in partitions.schema.names),
+                    renamed=tuple(
+                        (name, source) for name, source in in_file.items() if name != source
+                    ),
+                    missing=missing,
                 )
-                differing = "the same in another order"
-                if fields != others:
-                    own, its = (
-                        ", ".join(sorted(some)[:4]) for some in (fields - others, others - fields)
-                    )
-                    differing = f"{own or 'none'} instead of {its or 'none'}"
-                raise InvalidInput(
-                    f"{file}: {one} has other columns than {other}: {differing}; write all files "
-                    "with the same columns and types, in the same order"
-                )
-        rows = sum(look.file.rows for look in looks)
-        values = [partition_of(look.file.path) for look in looks]
-        names = [name for name in values[0] if name not in schema.names]
-        partitions = tuple((name, all(is_whole(one.get(name)) for one in values)) for name in names)
-        columns = [*schema.names, *names]
-        self._bounds.refuse_beyond(len(columns), rows, file)
-        lat, lon, id = find_columns(columns, reading, file)
-        for name in (lat, lon):
-            check_numeric(
-                schema.field(name) if name in schema.names else pa.field(name, pa.string()), file
             )
-        stored = sum((look.stored for look in looks), Counter[str]())
-        encoded = sum((look.encoded for look in looks), Counter[str]())
-        files = tuple(
-            look.file._replace(
-                partition=tuple(value_of(one.get(name), whole) for name, whole in partitions)
-            )
-            for look, one in zip(looks, values, strict=True)
-        )
+        casts = pa.schema([(name, type) for name, type in types.items() if name in changed])
         manifest = SourceFiles(
             href=href,
             scheme=address.scheme,
-            files=files,
+            files=tuple(sources),
             lat=lat,
             lon=lon,
-            partitions=partitions,
+            partitions=tuple(partitions.schema.names),
             keeps_invalid=reading.on_invalid == "null",
             is_trusted=reading.coordinates == "trust",
-            sizes=tuple((name, stored[name], encoded[name]) for name in columns),
-            are_mixed=are_mixed,
+            sizes=tuple((name, stored[name], encoded[name]) for name in types),
+            casts=b64encode(casts.serialize()).decode() if changed else "",
+            refusals=tuple((name, each.detail) for name, each in joined.refusals.items()),
         )
-        types = {name: schema.field(name).type for name in schema.names}
-        types |= {lat: pa.float64(), lon: pa.float64()}
         content = json.dumps([asdict(manifest), id])
         return Dataset(
             file=manifest,
@@ -248,16 +271,37 @@ class Sources(Prefixes):
             lat=lat,
             lon=lon,
             id=id,
-            columns=tuple(columns),
+            columns=tuple(types),
             first_invalid=(),
-            widths=tuple(
-                _width(types.get(name, pa.string()), encoded[name], rows) for name in columns
-            ),
+            widths=tuple(_width(types[name], encoded[name], rows) for name in types),
         )
 
+    def _refuse_inexact(
+        self,
+        joined: JoinedColumns,
+        scheme: Scheme,
+        files: list[Listed],
+        footers: list["_Footer"],
+        file: str,
+    ) -> None:
+        """Refuse integers beyond 2^53 that would become float64, by the statistics of footers."""
+        for name, type in joined.types.items():
+            types = joined.columns[name]
+            if name in joined.roles[:2] or not pa.types.is_floating(type):
+                continue
+            for listed, footer, names in zip(files, footers, joined.names, strict=True):
+                source = names.get(name, name)
+                if source not in footer.schema.names:
+                    continue
+                integer = ColumnType(footer.schema.field(source).type, listed.name)
+                is_wide = pa.types.is_integer(integer.type) and integer.type.bit_width == 64
+                if is_wide and not _are_exact(scheme, footer.file.path, source):
+                    other = next(each for each in types if pa.types.is_floating(each.type))
+                    joined.refusals.setdefault(name, refuse_pair(name, integer, other, file))
 
-class _Look(NamedTuple):
-    """What the footer of a file says; of each column what it takes, as stored and as encoded."""
+
+class _Footer(NamedTuple):
+    """Schema and sizes of the columns of a file, stored and before compression."""
 
     file: SourceFile
     schema: pa.Schema
@@ -265,64 +309,12 @@ class _Look(NamedTuple):
     encoded: Counter[str]
 
 
-def _files(address: Address, file: str) -> Iterator[str]:
-    """Paths of the files at an address."""
-    scheme, path = address
-    fixed, is_pattern = fixed_part(path), "*" in path
-    # Nothing lists what lies on a server.
-    if scheme == "https":
-        yield path
-        return
-    if not is_pattern and _is_file(scheme, fixed):
-        yield fixed
-        return
-    for number, one in enumerate(_below(scheme, fixed)):
-        if number >= _MOST_LISTED:
-            raise TooLarge(
-                f"{file}: more than {_MOST_LISTED} files, the limit, lie below "
-                f"{href_of(scheme, fixed)}: name a folder with fewer, or Parquet files"
-            )
-        below = one[len(fixed) :].strip("/").split("/")
-        is_hidden = any(segment.startswith(("_", ".")) for segment in below)
-        if one.endswith(_SUFFIXES) and not is_hidden and (not is_pattern or fits(one, path)):
-            yield one
+def _path_of(file: File) -> str:
+    """Path of a file as `source_files` knows it: of a remote one, bucket or host, and key."""
+    return str(file) if isinstance(file, Path) else str(file).partition("://")[2]
 
 
-def _is_file(scheme: Scheme, path: str) -> bool:
-    if scheme == "file":
-        return Path(path).is_file()
-    try:
-        return "/" in path and bool(ObjectFile(path))
-    except FileNotFoundError:
-        return False
-
-
-def _below(scheme: Scheme, folder: str) -> Iterator[str]:
-    """Paths of the files in a folder and its folders."""
-    if scheme == "s3":
-        bucket = folder.partition("/")[0]
-        yield from (f"{bucket}/{one['path']}" for one in objects_below(folder))
-        return
-    for path, _, names in os.walk(folder, onerror=_raise, followlinks=True):
-        yield from (f"{path}/{name}" for name in names)
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def fixed_part(path: str) -> str:
-    """The part of a path before the first folder that is a pattern."""
-    return path[: path.index("*")].rpartition("/")[0] if "*" in path else path.rstrip("/")
-
-
-def fits(path: str, pattern: str) -> bool:
-    """Whether a path fits a pattern, segment by segment; a pattern may name folders."""
-    segments, patterns = path.split("/"), pattern.rstrip("/").split("/")
-    return len(segments) >= len(patterns) and all(map(fnmatchcase, segments, patterns))
-
-
-def _look(scheme: Scheme, path: str) -> _Look:
+def _footer(scheme: Scheme, path: str) -> _Footer:
     try:
         with handle_of(scheme, path) as (handle, version):
             size = handle.size()
@@ -333,23 +325,23 @@ def _look(scheme: Scheme, path: str) -> _Look:
             f"{href_of(scheme, path)}: not a readable Parquet file: {str(error)[:300]}"
         ) from None
     sizes = stored_and_encoded(footer, schema)
-    return _Look(SourceFile(path, footer.num_rows, size, version), schema, *sizes)
+    return _Footer(SourceFile(path, footer.num_rows, size, version), schema, *sizes)
 
 
-def partition_of(path: str) -> dict[str, str | None]:
-    """What the folders of a file are named by."""
-    pairs = (segment.split("=", 1) for segment in path.split("/")[:-1] if "=" in segment)
-    return {name: None if text == _NO_VALUE else unquote(text) for name, text in pairs}
-
-
-def is_whole(text: str | None) -> bool:
-    """Whether the name of a folder is a whole number, or tells that there is none."""
-    return text is None or (re.fullmatch("0|-?[1-9][0-9]{0,17}", text) is not None)
-
-
-def value_of(text: str | None, is_whole: bool) -> str | int | None:
-    """The value that the name of a folder stands for."""
-    return int(text) if is_whole and text is not None else text
+def _are_exact(scheme: Scheme, path: str, column: str) -> bool:
+    """Whether the statistics of a file say that float64 holds all integers of a column."""
+    with handle_of(scheme, path) as (handle, _):
+        footer = pq.read_metadata(handle)
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            if chunk.path_in_schema != column or not chunk.num_values:
+                continue
+            bounds = chunk.statistics
+            if bounds is None or not (bounds.has_min_max or bounds.null_count == chunk.num_values):
+                return False
+            if bounds.has_min_max and max(-bounds.min, bounds.max) > EXACT_INTEGERS:
+                return False
+    return True
 
 
 def _width(type: pa.DataType, encoded: int, rows: int) -> Width:

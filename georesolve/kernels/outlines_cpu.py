@@ -52,12 +52,8 @@ def build(shapes: Shapes) -> tuple[np.ndarray, BoxTree, BoxTree, Polygons]:
     items, boxes = _stretches(arcs, shapes.row, shapes.polygon)
     stretches = _tree(items, boxes)
     numbers = np.arange(shapes.polygon_row.size + 1)
-    straight = shapes.edge_polygon.size > 0
-    own, lon_deg = shapes.polygon, shapes.lon_deg
-    lat_deg = shapes.edge_lat_deg if straight else _bands(shapes, arcs)
-    if straight:
-        own, lon_deg = shapes.edge_polygon, shapes.edge_lon_deg
-    first, span, starts, edge = _bins(_ranges(own, numbers.size - 1), lon_deg)
+    polygon, lat_deg, lon_deg, straight = _boundaries(shapes, arcs)
+    first, span, starts, edge = _bins(_ranges(polygon, numbers.size - 1), lon_deg)
     polygons = Polygons(
         shapes.polygon_row, shapes.holds_south, first, span, starts, edge, straight,
         lon_deg, lat_deg,
@@ -66,6 +62,26 @@ def build(shapes: Shapes) -> tuple[np.ndarray, BoxTree, BoxTree, Polygons]:
     ranges = _ranges(shapes.polygon, numbers.size - 1)
     _fill_areas(ranges, arcs, polygons, shapes.room.max(initial=0.0), boxes)
     return arcs, stretches, _tree(np.stack([numbers[:-1], numbers[1:]], axis=1), boxes), polygons
+
+
+def _boundaries(shapes: Shapes, arcs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Polygon, latitudes and longitudes of boundaries, and the number of the first straight one.
+
+    Polygons of one set may be bounded by arcs, others by straight edges in degrees.
+    """
+    is_straight = np.zeros(shapes.polygon_row.size, bool)
+    is_straight[shapes.edge_polygon] = True
+    of_edges = shapes.edge_polygon, shapes.edge_lat_deg, shapes.edge_lon_deg
+    if shapes.edge_polygon.size and is_straight.all():
+        return *of_edges, 0
+    of_arcs = shapes.polygon, _bands(shapes, arcs), shapes.lon_deg
+    if not shapes.edge_polygon.size:
+        return *of_arcs, shapes.row.size
+    bounding = np.where(np.append(is_straight, False)[shapes.polygon], -1, shapes.polygon)
+    polygon, lat_deg, lon_deg = map(
+        np.concatenate, zip((bounding, *of_arcs[1:]), of_edges, strict=True)
+    )
+    return polygon, lat_deg, lon_deg, shapes.row.size
 
 
 @njit(inline="always")
@@ -89,7 +105,7 @@ def holds(polygons, arcs, polygon, x, y, z, lat, lon):  # type: ignore[no-untype
     for at in range(polygons.starts[bin], polygons.starts[bin + 1]):
         edge = polygons.edge[at]
         ends, lats = polygons.lon_deg[edge], polygons.lat_deg[edge]
-        if polygons.straight:
+        if edge >= polygons.straight:
             side = _side(ends[0], ends[1], lats[0], lats[1], lat, lon)
             if side == 0:
                 return True
@@ -347,6 +363,7 @@ def _measure_bins(ranges, lon_deg, first, span):  # type: ignore[no-untyped-def]
 def _ranges(polygon: np.ndarray, n: int) -> np.ndarray:
     """Where the arcs of each of n polygons begin and end; each has some."""
     owned = np.flatnonzero(polygon >= 0)
+    owned = owned[np.argsort(polygon[owned], kind="stable")]
     first = owned[np.searchsorted(polygon[owned], np.arange(n))]
     return np.stack([first, first + np.bincount(polygon[owned], minlength=n)], axis=1)
 

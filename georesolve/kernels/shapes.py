@@ -64,8 +64,9 @@ class Polygons(NamedTuple):
 
     Of polygon p the bins `first[p]` up to `first[p + 1]` divide `span[p]`: its first longitude,
     degrees eastwards from there, and bins a degree. `starts` (n_bins + 1,) says where the edges of
-    a bin stand in `edge`. Of arcs `lat_deg` (n_edges, 2) is between which latitudes they lie at
-    least, of `straight` edges the latitudes of their ends.
+    a bin begin in `edge`. Edges are arcs up to, not including, the number `straight`, and lines in
+    degrees from there on. `lat_deg` (n_edges, 2) are the least and the greatest latitude of an arc,
+    and the latitudes of the ends of a line.
     """
 
     row: np.ndarray
@@ -74,7 +75,7 @@ class Polygons(NamedTuple):
     span: np.ndarray
     starts: np.ndarray
     edge: np.ndarray
-    straight: bool
+    straight: int
     lon_deg: np.ndarray
     lat_deg: np.ndarray
 
@@ -125,7 +126,7 @@ class ShapeIndex:
         shapes, *built = (
             next(left) if kind is None else kind(*islice(left, len(kind._fields))) for kind in kinds
         )
-        built[-1] = built[-1]._replace(straight=bool(built[-1].straight))
+        built[-1] = built[-1]._replace(straight=int(built[-1].straight))
         return cls(int(rows), shapes, built=built)
 
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pyarrow.fs import FileSelector
 
 from georesolve.cli.serve import main
-from georesolve.io.object_storage import object_store
+from georesolve.io.storage import open_store
 from georesolve.service.clock import new_id
 from georesolve.service.datasets.library import Library
 from georesolve.service.jobs.retention import Retention
@@ -243,7 +243,7 @@ def test_without_its_object_store_a_service_does_not_start(apart, tmp_path):
 
 def test_objects_that_no_row_names_stay_until_they_are_removed_by_hand(apart, tmp_path, capsys):
     """With SQLite for the rows."""
-    object_store.cache_clear()
+    open_store.cache_clear()
     flags = ("--data-dir", str(tmp_path), "--store", f"s3://{BUCKET}/orphans/")
     try:
         with closing(Store(tmp_path, None, f"s3://{BUCKET}/orphans/")) as store:
@@ -263,7 +263,7 @@ def test_objects_that_no_row_names_stay_until_they_are_removed_by_hand(apart, tm
             # In `jobs` lie the results of a folder that became a bucket's.
             assert store.maps_folder != tmp_path / "jobs"
     finally:
-        object_store.cache_clear()
+        open_store.cache_clear()
 
 
 def expire(apart, location):

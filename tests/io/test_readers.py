@@ -596,7 +596,7 @@ def test_parquet_is_read_without_keeping_it(tmp_path):
     path, n = tmp_path / "file", 2_000_000
     lat = np.random.default_rng(1).uniform(-90, 90, n)
     pq.write_table(pa.table({"lat": lat, "lon": lat}), path, row_group_size=65_536)
-    read = readers.read(Source(path, "parquet", Reading(), "points"), Bounds(columns=20))
+    read = readers.open_source(Source(path, "parquet", Reading(), "points"), Bounds(columns=20))
     before = pa.total_allocated_bytes()
     most = max(pa.total_allocated_bytes() - before for _ in read.batches)
     assert most < path.stat().st_size / 4
@@ -611,5 +611,5 @@ def test_row_groups_come_in_their_order_whether_or_not_side_by_side(
     rows = pa.table({"name": np.arange(1_000), "lat": degrees[0], "lon": degrees[1]})
     pq.write_table(rows, tmp_path / "rows", row_group_size=37)
     source = Source(tmp_path / "rows", "parquet", Reading(), "points", side_by_side=True)
-    read = readers.read(source, Bounds(columns=20))
+    read = readers.open_source(source, Bounds(columns=20))
     assert pa.Table.from_batches(read.batches, read.schema).equals(rows)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from georesolve.io import object_storage
+from georesolve.io import storage
 from georesolve.io.columns import Reading
 from georesolve.io.datasets import Coordinates, column_sizes, read_rows
 from georesolve.io.errors import (
@@ -22,7 +22,8 @@ from georesolve.io.errors import (
 )
 from georesolve.io.points import Bounds
 from georesolve.io.source_files import SourceFailed
-from georesolve.io.urls import Sinks, Sources, address_of, is_href, prefixes_of
+from georesolve.io.storage import is_url
+from georesolve.io.urls import Sinks, Sources, address_of, prefixes_of
 from tests.conftest import points
 from tests.https_server import serving
 
@@ -46,9 +47,9 @@ def asked(monkeypatch):
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-        object_storage.object_store.cache_clear()
+        storage.open_store.cache_clear()
         yield seen, port
-        object_storage.object_store.cache_clear()
+        storage.open_store.cache_clear()
 
 
 @contextmanager
@@ -115,7 +116,7 @@ def test_nothing_is_asked_of_what_is_not_listed(tmp_path, asked, href):
     sources = Sources(f"file://{folder}/,s3://bucket/open/", Bounds())
     href = href.replace("PORT", str(port)).replace("/FOLDER", str(folder))
     href = href.replace("/FOLDE*", f"{str(folder)[:-1]}*")
-    assert is_href(href) or ":/" in href
+    assert is_url(href) or ":/" in href
     with pytest.raises(SourceNotAllowed):
         sources.dataset(href, Reading(), "observations")
     with pytest.raises(SinkNotAllowed):
@@ -226,14 +227,18 @@ def test_nothing_there(folder):
         dataset(folder[0], "/notes.txt")
 
 
-def test_files_must_have_the_same_columns(folder):
+def test_columns_that_a_file_lacks_are_null(folder):
     path, table = folder
-    pq.write_table(table.drop_columns("name"), path / "z.parquet")
-    with pytest.raises(
-        InvalidInput,
-        match=r"z\.parquet has other columns than .*: none instead of name: string; write",
-    ):
-        dataset(path)
+    other = table.select(["lon", "lat"]).append_column("more", pa.array([1.5] * 42))
+    pq.write_table(other, path / "z.parquet")
+    points_set = dataset(path)
+    assert points_set.columns == ("id", "lat", "lon", "name", "year", "day", "more")
+    rows = read_rows(points_set.file, 40, 44, list(points_set.columns)).to_pydict()
+    assert rows["name"] == ["n40", "n41", None, None]
+    assert rows["id"] == [*table["id"].to_pylist()[40:], None, None]
+    assert (rows["year"], rows["day"]) == ([2026, 2026, None, None], [None] * 4)
+    assert rows["more"] == [None, None, 1.5, 1.5]
+    assert rows["lat"] == [*table["lat"].to_pylist()[40:], *table["lat"].to_pylist()[:2]]
 
 
 def test_files_of_several_writers_are_one_table(folder):
@@ -319,9 +324,7 @@ def test_a_file_that_has_changed_is_named(folder, change):
 @pytest.mark.parametrize("fault", ["refuses", "ends in the middle", "is silent", "is gone"])
 def test_a_store_that_fails_is_told_with_the_file(tmp_path, monkeypatch, fault):
     # Of each of three attempts.
-    monkeypatch.setitem(
-        object_storage.SETTINGS["client_options"], "read_timeout", timedelta(seconds=1)
-    )
+    monkeypatch.setitem(storage.SETTINGS["client_options"], "read_timeout", timedelta(seconds=1))
     pq.write_table(points(70_000, 1), tmp_path / "a.parquet")
     content = (tmp_path / "a.parquet").read_bytes()
     faults, over = [], threading.Event()
@@ -364,7 +367,7 @@ def test_a_store_that_fails_is_told_with_the_file(tmp_path, monkeypatch, fault):
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-        object_storage.object_store.cache_clear()
+        storage.open_store.cache_clear()
         sources = Sources("s3://bucket/", Bounds())
         found = sources.dataset("s3://bucket/a.parquet", Reading(), "observations")
         assert read_rows(found.file, 0, 70_000, ["lat", "lon"]).num_rows == 70_000
@@ -375,7 +378,7 @@ def test_a_store_that_fails_is_told_with_the_file(tmp_path, monkeypatch, fault):
         over.set()
     with pytest.raises(SourceFailed, match=r"s3://bucket/a\.parquet: it cannot be read"):
         read_rows(found.file, 0, 70_000, ["lat", "lon"])
-    object_storage.object_store.cache_clear()
+    storage.open_store.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -414,10 +417,10 @@ def test_a_prefix_of_too_many_objects_is_not_listed_to_its_end(monkeypatch, suff
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
-        object_storage.object_store.cache_clear()
+        storage.open_store.cache_clear()
         with pytest.raises(TooLarge, match=told):
             Sources("s3://bucket/", Bounds()).dataset("s3://bucket/open/", Reading(), "x")
-        object_storage.object_store.cache_clear()
+        storage.open_store.cache_clear()
     # One more may be on its way.
     assert pages <= len(asked) <= pages + 2
 
@@ -427,14 +430,14 @@ def web(tmp_path, monkeypatch):
     """Files behind https, one of them a set of points."""
     with serving(tmp_path) as files:
         monkeypatch.setenv("SSL_CERT_FILE", str(files.certificate))
-        object_storage._client.cache_clear()
+        storage._client.cache_clear()
         sink = pa.BufferOutputStream()
         pq.write_table(points(70_000, 1), sink, row_group_size=20_000)
         files.content["/open/a.parquet"] = sink.getvalue().to_pybytes()
         files.content["/secret/a.parquet"] = files.content["/open/a.parquet"]
         yield files
-        object_storage._client().close()
-        object_storage._client.cache_clear()
+        storage._client().close()
+        storage._client.cache_clear()
 
 
 def over_https(web, path="/open/a.parquet", listed="/open/"):
@@ -482,7 +485,7 @@ def test_nothing_is_asked_of_a_server_but_what_is_listed(web):
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        ("leads elsewhere", "leads elsewhere, which is not followed"),
+        ("leads elsewhere", "a redirect, which is not followed"),
         ("refuses", "answers 403"),
         ("sends no ranges", "sends no ranges"),
         ("packs", "answers 206"),
@@ -512,7 +515,7 @@ def test_a_file_that_changes_on_a_server_is_named(web):
         read_rows(found.file, 0, 70_000, ["lat", "lon"])
     # While it is read, too.
     web.content["/open/a.parquet"] = before
-    with object_storage.HttpsFile(found.file.files[0].path) as file:
+    with storage.HttpsFile(found.file.files[0].path) as file:
         assert file.read(4) == b"PAR1"
         web.content["/open/a.parquet"] = after
         with pytest.raises(OSError, match="it has changed meanwhile"):

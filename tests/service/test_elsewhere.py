@@ -14,8 +14,7 @@ import pytest
 import georesolve
 from georesolve.cli import main
 from georesolve.client import Client, ServiceRefused
-from georesolve.io.object_storage import object_store
-from georesolve.io.storage import OutputFailed, Prefix, StoreFailed, place_of
+from georesolve.io.storage import OutputFailed, Prefix, StoreFailed, open_store, place_of
 from georesolve.query import NEAR, MatchOptions
 from georesolve.service.clock import new_id, now
 from georesolve.service.datasets.library import Library
@@ -606,7 +605,7 @@ def test_a_slow_store_makes_a_job_slow(service, store, line):
 def test_an_object_is_whole_or_not_there(store, monkeypatch):
     for name, value in store.environment.items():
         monkeypatch.setenv(name, value)
-    object_store.cache_clear()
+    open_store.cache_clear()
     place = place_of(f"s3://{BUCKET}/open/results/by-hand/")
     with pytest.raises(TypeError), place.new("broken") as file:
         file.writelines([bytes(20 << 20), "no bytes"])
@@ -619,11 +618,11 @@ def test_an_object_is_whole_or_not_there(store, monkeypatch):
     left = pa.fs.FileSelector(f"{BUCKET}/open/results/by-hand", allow_not_found=True)
     assert store.files.get_file_info(left) == []
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
-    object_store.cache_clear()
+    open_store.cache_clear()
     failure = f"{place.href}x: it cannot be written"
     with pytest.raises(OutputFailed, match=failure), place.new("x") as file:
         file.write(b"x")
-    object_store.cache_clear()
+    open_store.cache_clear()
 
 
 @pytest.fixture
@@ -631,11 +630,11 @@ def bucket(store, tmp_path, monkeypatch):
     """The store of a service whose files lie in a bucket, in this process."""
     for name, value in store.environment.items():
         monkeypatch.setenv(name, value)
-    object_store.cache_clear()
+    open_store.cache_clear()
     with closing(Store(tmp_path / "data", None, f"s3://{BUCKET}/{tmp_path.name}/")) as kept:
         kept.jobs_place.make()
         yield kept
-    object_store.cache_clear()
+    open_store.cache_clear()
 
 
 def a_dataset(bucket, tmp_path, **kept):
@@ -650,13 +649,13 @@ def test_an_object_that_could_not_be_removed_goes_later(bucket, tmp_path, monkey
     row = a_dataset(bucket, tmp_path, registered=registered)
     with monkeypatch.context() as away:
         away.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
-        object_store.cache_clear()
+        open_store.cache_clear()
         if registered:
             with pytest.raises(StoreFailed):
                 library.remove(row.id)
         else:
             library.release(row.id)
-    object_store.cache_clear()
+    open_store.cache_clear()
     assert bucket.datasets_place.names() == [f"{row.id}.parquet"]
     assert bucket.kept_ids() == {row.id}
     assert bucket.of("").dataset(row.id) is None

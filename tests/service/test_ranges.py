@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import shapely
 
-from georesolve.io import normalized
+from georesolve.io import errors, normalized
 from georesolve.io.columns import Reading
 from georesolve.io.formats import Source
 from georesolve.io.local_files import sha256_of
@@ -208,7 +208,7 @@ def test_the_evidence_is_that_of_all_rows(tmp_path, tasks):
     assert decode(tmp_path / "f", "parquet", **reading).invalid_rows == 1000
     with pytest.raises(InvalidInput) as told:
         decode(tmp_path / "g", "parquet", **reading)
-    with pytest.raises(normalized.InvalidInput) as expected:
+    with pytest.raises(errors.InvalidInput) as expected:
         in_this_process(tmp_path / "g", "parquet", **reading)
     assert (told.value.detail, told.value.errors) == (expected.value.detail, expected.value.errors)
     assert sum(task.function is cut for task in tasks) == 2

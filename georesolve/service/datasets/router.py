@@ -15,8 +15,7 @@ from georesolve.io.local_files import sha256_of
 from georesolve.io.result_files import TableRows
 from georesolve.io.result_formats import ARROW, JSON, PARQUET, shortened, up_to
 from georesolve.io.source_files import SourceFailed, SourceFiles
-from georesolve.io.storage import Folder
-from georesolve.io.urls import is_href
+from georesolve.io.storage import Folder, is_url
 from georesolve.service import errors, pools
 from georesolve.service.auth.access import OwnStore, own
 from georesolve.service.datasets.library import Library
@@ -253,7 +252,7 @@ async def _registered(
         reading, owner = parameters.reading(), library.store.owner or ""
         if not isinstance(upload, str):
             made = await ingest.from_upload(upload, reading, folder.path, owner)
-        elif is_href(upload):
+        elif is_url(upload):
             made = await pools.remote(owner, ingest.from_href, upload.strip(), reading, "file")
         else:
             raise errors.InvalidRequest(

@@ -25,9 +25,9 @@ from georesolve.io.datasets import Facts, streamed
 from georesolve.io.errors import Refused
 from georesolve.io.footers import append
 from georesolve.io.formats import Source, Table
-from georesolve.io.normalized import decode, refusal_of
+from georesolve.io.normalized import decode
 from georesolve.io.points import Bounds, PointTable, gather
-from georesolve.io.readers import ranges_of
+from georesolve.io.readers import ranges_of, refusal_of
 from georesolve.service import errors
 from georesolve.service.receiving.sandbox import confine, libraries
 

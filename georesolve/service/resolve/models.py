@@ -24,8 +24,9 @@ from georesolve.io import columns
 from georesolve.io.datasets import Dataset
 from georesolve.io.errors import InvalidOption
 from georesolve.io.result_formats import FORMATS, LINES
+from georesolve.io.storage import is_url
 from georesolve.io.tables import NoRecord, columns_of
-from georesolve.io.urls import LONGEST, is_href
+from georesolve.io.urls import LONGEST
 from georesolve.options import FILTERS, Options, WithinOptions
 from georesolve.query import QUESTION_OF, MatchOptions, Question
 from georesolve.service import errors
@@ -176,7 +177,7 @@ def _named(text: str, steps: tuple[str, ...]) -> PointSource:
     if kind == "dataset" and id:
         # Whether there is such a one the library knows better than a pattern.
         return DatasetReference.model_construct(dataset=id)
-    if is_href(text):
+    if is_url(text):
         return SourceReference.model_construct(href=text.strip())
     raise _error(
         steps,

@@ -15,7 +15,7 @@ from georesolve.io.datasets import Dataset
 from georesolve.io.source_files import SourceFailed, SourceFiles
 from georesolve.io.storage import Object
 from georesolve.io.validation import check_match
-from georesolve.query import MatchOptions
+from georesolve.query import FilterOptions, MatchOptions
 from georesolve.service import errors, pools
 from georesolve.service.receiving.ingest import Folder
 from georesolve.service.receiving.uploads import Upload, keep_upload
@@ -96,8 +96,21 @@ async def _check(service: Service, asked: Asked, inputs: models.MatchInputs) -> 
                 f"output: {output} lies in the folder of the {role}, {href}, where "
                 "the result would be read as one of them: name another folder"
             )
+    _refuse_mixed(observations, references, asked.options)
     check_match(observations, references, asked.options, asked.on_invalid, inputs.pointer)
     await check_types(service, *asked.datasets, asked.options)
+
+
+def _refuse_mixed(observations: Dataset, references: Dataset, options: MatchOptions) -> None:
+    """Refuse columns of files read in place that have no common type, if the request names them."""
+    filters = options.filters or FilterOptions()
+    by_observation = [*options.of_observations(observations), *options.asked_of_observations]
+    by_reference = [*options.of_references(references), *filters.of_references, *options.summarised]
+    for dataset, names in ((observations, by_observation), (references, by_reference)):
+        if isinstance(dataset.file, SourceFiles):
+            for name, refusal in dataset.file.refusals:
+                if name in names:
+                    raise errors.InvalidInput(refusal)
 
 
 async def check_types(

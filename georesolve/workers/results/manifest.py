@@ -17,8 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from georesolve.io.footers import MAGIC
 from georesolve.io.local_files import Look
-from georesolve.io.object_storage import SeekableFile
-from georesolve.io.storage import Home, Place, Prefix, own_place, place_of_parts
+from georesolve.io.storage import Home, Place, Prefix, SeekableFile, own_place, place_of_parts
 from georesolve.io.threads import side_by_side
 from georesolve.workers.results.parts import (
     COMPLETE,
