@@ -206,9 +206,7 @@ class HttpsFile(RangedFile):
         if status == 412:
             raise OSError("it has changed meanwhile")
         if response.is_redirect:
-            raise OSError(
-                f"the server answers {status} and redirects to another address, which is not followed"
-            )
+            raise OSError(f"the server answers {status}, a redirect, which is not followed")
         if status == 200:
             raise OSError("the server sends no ranges (it answers 200 to a request with Range)")
         part = _PART.fullmatch(headers.get("content-range", ""))

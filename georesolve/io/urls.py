@@ -229,9 +229,8 @@ class Sources(Prefixes):
         stored, encoded = Counter[str](), Counter[str]()
         sources, changed = [], set()
         for number, (footer, names) in enumerate(zip(footers, joined.names, strict=True)):
-            in_file = {
-                name: source for name, source in names.items() if source in footer.schema.names
-            }
+            schema = footer.schema
+            in_file = {name: source for name, source in names.items() if source in schema.names}
             for name, source in in_file.items():
                 stored[name] += footer.stored[source]
                 encoded[name] += footer.encoded[source]
