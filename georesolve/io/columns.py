@@ -80,9 +80,7 @@ def needed_columns(names: list[str], given: Reading, geometry: str | None) -> li
     """
     named = {given.lat, given.lon, given.id, given.geometry, geometry} - {None}
     wanted = {*named, *(given.kept or ())}
-    lower = {name.lower() for name in names}
-    axes = (given.lat, LATITUDE_NAMES), (given.lon, LONGITUDE_NAMES)
-    are_there = all(own or not lower.isdisjoint(chain(*known)) for own, known in axes)
+    are_there = has_coordinates(names, given.lat, given.lon)
     # A refusal lists all columns. Parquet takes a dot for a path.
     if (
         given.kept is None
@@ -92,6 +90,13 @@ def needed_columns(names: list[str], given: Reading, geometry: str | None) -> li
     ):
         return None
     return [name for name in names if name in wanted or name.lower() in MEANT]
+
+
+def has_coordinates(names: Collection[str], lat: str | None = None, lon: str | None = None) -> bool:
+    """Whether columns of both coordinates are named, or recognised by their names."""
+    lower = {name.lower() for name in names}
+    axes = (lat, LATITUDE_NAMES), (lon, LONGITUDE_NAMES)
+    return all(named or not lower.isdisjoint(chain(*groups)) for named, groups in axes)
 
 
 class Columns(NamedTuple):
@@ -137,10 +142,12 @@ def find_columns(names: list[str], given: Reading, file: str) -> Columns:
             if column is None
         ]
         kinds, expected, options = (" and ".join(each) for each in zip(*missing, strict=True))
+        # A table with one of both columns has no geometries.
+        other = f", or a geometry column with {prefix}geometry=..." if lat is lon else ""
         raise wrong(
             file,
             f"no column for {kinds.replace(' and ', ' or ')}: expected {expected}, in any case, "
-            f"found {listed(names)}; name it with the option {options}",
+            f"found {listed(names)}; name it with the option {options}{other}",
         )
     if lat == lon:
         detail = f"the column {lat!r} cannot hold both latitudes and longitudes"

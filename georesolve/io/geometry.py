@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -9,10 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import shapely
 
-from georesolve.io.errors import InvalidInput, wrong_geometry
+from georesolve.io.columns import has_coordinates
+from georesolve.io.errors import InvalidInput, wrong, wrong_geometry
 
 if TYPE_CHECKING:
     # What reads points does without kernels.
+    from georesolve.io.formats import Table
     from georesolve.io.outlines import ShapeReader
 
 _WGS_84 = {("OGC", "CRS84"), ("OGC", "CRS84h"), ("EPSG", "4326"), ("EPSG", "4979")}
@@ -60,12 +63,30 @@ def geometries_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
 
 
 def geometry_of(
-    schema: pa.Schema, named: str | None, file: str, *, takes_shapes: bool = False
+    schema: pa.Schema,
+    named: str | None,
+    file: str,
+    *,
+    takes_shapes: bool = False,
+    prefix: str = "",
 ) -> Geometry | None:
-    """The point column of a table: the one named, or the primary one of a GeoParquet file."""
+    """Geometry column of a table, or None.
+
+    The named column, else the primary column of GeoParquet, else the only column of an extension
+    type of GeoArrow (DuckDB's GEOMETRY) in a table without columns of coordinates.
+    """
     try:
         geo = _geo(schema)
         column = named if named is not None else geo.get("primary_column")
+        if column is None and not has_coordinates(schema.names):
+            typed = [field.name for field in schema if extension_name(field) in _EXTENSIONS]
+            if len(typed) > 1:
+                detail = (
+                    f"the columns {' and '.join(map(repr, typed))} all hold geometries: name one "
+                    f"with the option {prefix}geometry=..."
+                )
+                raise wrong(file, detail, column=typed[0])
+            column = typed[0] if typed else None
         about = geo.get("columns", {}).get(column, {})
     except (ValueError, AttributeError) as error:
         raise InvalidInput(f"{file}: its GeoParquet metadata cannot be read: {error}") from None
@@ -199,6 +220,7 @@ def coordinates_of(
 
 
 _NAME, _ABOUT = b"ARROW:extension:name", b"ARROW:extension:metadata"
+_GEOARROW = "geoarrow."
 _BY_DEPTH = (
     ("point",),
     ("linestring", "multipoint"),
@@ -206,6 +228,8 @@ _BY_DEPTH = (
     ("multipolygon",),
 )
 """By the lists around their coordinates; the first where neither the type nor GeoParquet says."""
+_EXTENSIONS = {"ogc.wkb", *(_GEOARROW + kind for kind in ("wkb", *chain(*_BY_DEPTH)))}
+"""Names of the extension types of geometries that are read."""
 
 
 def native_kind(field: pa.Field, encoding: str | None, *, also_apart: bool = False) -> str | None:
@@ -221,9 +245,39 @@ def native_kind(field: pa.Field, encoding: str | None, *, also_apart: bool = Fal
     if depth >= len(_BY_DEPTH) or not is_told:
         return None
     allowed = _BY_DEPTH[depth]
-    told = getattr(field.type, "extension_name", None) or (field.metadata or {}).get(_NAME, b"")
-    name = (told if isinstance(told, str) else told.decode()).removeprefix("geoarrow.") or encoding
+    name = extension_name(field).removeprefix(_GEOARROW) or encoding
     return name if name in allowed else allowed[0]
+
+
+def extension_name(field: pa.Field) -> str:
+    """Name of the extension type of a column, whether pyarrow knows the type or not."""
+    registered: str | None = getattr(field.type, "extension_name", None)
+    return registered or (field.metadata or {}).get(_NAME, b"").decode(errors="replace")
+
+
+def as_stored(table: "Table") -> "Table":
+    """Table with the storage types of registered extension types of geometries, and metadata."""
+    fields = [
+        field.with_type(field.type.storage_type).with_metadata(
+            {_NAME: extension_name(field), _ABOUT: field.type.__arrow_ext_serialize__()}
+        )
+        if isinstance(field.type, pa.BaseExtensionType) and extension_name(field) in _EXTENSIONS
+        else field
+        for field in table.schema
+    ]
+    schema = pa.schema(fields, table.schema.metadata)
+    if schema.types == table.schema.types:
+        return table
+    batches = (_stored_as(batch, schema) for batch in table.batches)
+    return table._replace(schema=schema, batches=batches)
+
+
+def _stored_as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [
+        array if array.type == field.type else array.storage
+        for array, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def said_of(field: pa.Field) -> dict[str, Any]:

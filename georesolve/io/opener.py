@@ -208,7 +208,7 @@ class JoinedTable(PointTable):
 
     def __init__(self, sources: _Sources) -> None:
         self._sources = sources
-        self._reading, self._file, self._bounds = sources.reading, sources.role, UNBOUNDED
+        self._reading, self.file, self._bounds = sources.reading, sources.role, UNBOUNDED
         self._schemas: list[_FileSchema] = []
         try:
             self._schemas = self._read_schemas()
@@ -286,7 +286,7 @@ class JoinedTable(PointTable):
     def _join(self) -> None:
         kept = self._reading.kept
         self._joined = joined = JoinedColumns(
-            [each.columns for each in self._schemas], kept, self._file
+            [each.columns for each in self._schemas], kept, self.file
         )
         for refusal in joined.refusals.values():
             raise refusal
@@ -294,7 +294,7 @@ class JoinedTable(PointTable):
             lacking = joined.lacking(name)
             if lacking is not None and name in joined.columns:
                 warnings.warn(
-                    f"{self._file}: the column {name!r} is not in {lacking}: its rows have no "
+                    f"{self.file}: the column {name!r} is not in {lacking}: its rows have no "
                     "value there",
                     stacklevel=level_of_user(),
                 )
@@ -326,7 +326,7 @@ class JoinedTable(PointTable):
                     mixed |= {name} if joined[name] != about else set()
                 else:
                     raise wrong(
-                        self._file,
+                        self.file,
                         f"{name!r} has two coordinate reference systems",
                         f"the geometry column {name!r} has another CRS or other edges in {file} "
                         f"than in {files[name]}: write both alike, or leave the column out of the "
@@ -381,7 +381,7 @@ class JoinedTable(PointTable):
             if array.null_count == len(array):
                 return pa.nulls(len(array), field.type)
             others = (each for each in self._joined.columns[field.name] if each.type != column.type)
-            raise refuse_pair(field.name, column, next(others), self._file) from None
+            raise refuse_pair(field.name, column, next(others), self.file) from None
 
 
 def _has_remote_footer(file: File) -> bool:

@@ -22,6 +22,7 @@ from georesolve.io.evidence import Evidence
 from georesolve.io.formats import Table
 from georesolve.io.geometry import (
     add_coordinates,
+    as_stored,
     as_wkb,
     crs_of,
     geometries_of,
@@ -38,8 +39,50 @@ if TYPE_CHECKING:
     from georesolve.io.outlines import JoinedShapes, ShapeReader
     from georesolve.kernels import Shapes
 
-# Views have no kernel that takes rows of them.
-_PLAIN = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+
+def without_views(type: pa.DataType) -> pa.DataType:
+    """Type of the same values that has kernels to take rows, without views of text or bytes."""
+    if pa.types.is_string_view(type):
+        return pa.string()
+    if pa.types.is_binary_view(type):
+        return pa.binary()
+    if pa.types.is_run_end_encoded(type):
+        return without_views(type.value_type)
+    if pa.types.is_dictionary(type):
+        return pa.dictionary(type.index_type, without_views(type.value_type), type.ordered)
+    if pa.types.is_struct(type):
+        return pa.struct([field.with_type(without_views(field.type)) for field in type])
+    if pa.types.is_map(type):
+        return pa.map_(*map(without_views, (type.key_type, type.item_type)), type.keys_sorted)
+    if pa.types.is_fixed_size_list(type):
+        return pa.list_(_field_without_views(type), type.list_size)
+    if pa.types.is_list(type) or pa.types.is_list_view(type):
+        return pa.list_(_field_without_views(type))
+    if pa.types.is_large_list(type) or pa.types.is_large_list_view(type):
+        return pa.large_list(_field_without_views(type))
+    return type
+
+
+def _cast(array: pa.Array, type: pa.DataType) -> pa.Array:
+    if array.type == type:
+        return array
+    if pa.types.is_run_end_encoded(array.type):
+        array = pc.run_end_decode(array)
+    return pc.cast(array, type, safe=False)
+
+
+def _check_carried(field: pa.Field, file: str) -> None:
+    """Refuse a column whose type has no kernel to take rows; raises InvalidInput."""
+    try:
+        pa.nulls(0, field.type).take(pa.array([], pa.int64()))
+    except pa.ArrowException:
+        detail = f"holds {field.type}"
+        report = f"the column {field.name!r} {detail}, which has no kernel to take rows: cast it"
+        raise wrong(file, detail, report, column=field.name, row=0) from None
+
+
+def _field_without_views(type: pa.DataType) -> pa.Field:
+    return type.value_field.with_type(without_views(type.value_type))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +127,7 @@ class PointTable:
         bounds: Bounds,
         decoding: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        schema, self._batches, self._declared_rows, points, shapes = table
+        schema, self._batches, self._declared_rows, points, shapes = as_stored(table)
         self.shapes: ShapeReader | JoinedShapes | None = shapes
         bounds.refuse_beyond(len(schema.names), self._declared_rows or 0, file)
         self.geometries = geometries_of(schema)
@@ -92,7 +135,9 @@ class PointTable:
             points = None
         else:
             takes = reading.takes_shapes
-            geometry = geometry_of(schema, reading.geometry, file, takes_shapes=takes)
+            geometry = geometry_of(
+                schema, reading.geometry, file, takes_shapes=takes, prefix=reading.prefix
+            )
             if geometry is not None:
                 field = schema.field(geometry.column)
                 told = told_of(schema, geometry.column) or said_of(field)
@@ -150,9 +195,9 @@ class PointTable:
                 schema = pa.schema([*schema, *(pa.field(one, pa.float64()) for one in added)])
         types = dict.fromkeys(self.columns[:2], pa.float64())
         self.schema = pa.schema(
-            [(f.name, types.get(f.name) or _PLAIN.get(f.type, f.type)) for f in schema]
+            [(f.name, types.get(f.name) or without_views(f.type)) for f in schema]
         )
-        self._reading, self._file, self._bounds = reading, file, bounds
+        self._reading, self.file, self._bounds = reading, file, bounds
         self._decoding = decoding
         self.names_in_file = frozenset(schema.names)
         """Names of the columns before coordinates and names of folders were added."""
@@ -177,26 +222,22 @@ class PointTable:
             for batch in self._batches:
                 seen += batch.num_rows
                 if seen > self._bounds.rows:
-                    raise TooLarge(f"{self._file}: more rows than the limit of {self._bounds.rows}")
+                    raise TooLarge(f"{self.file}: more rows than the limit of {self._bounds.rows}")
                 yield self._typed(batch)
         if self._declared_rows not in (None, seen):
             raise InvalidInput(
-                f"{self._file}: the file says that it has {self._declared_rows} rows, and has "
-                f"{seen}"
+                f"{self.file}: the file says that it has {self._declared_rows} rows, and has {seen}"
             )
 
     def _typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.schema == self.schema:
             return batch
-        arrays = [
-            array if array.type == field.type else pc.cast(array, field.type, safe=False)
-            for array, field in zip(batch.columns, self.schema, strict=True)
-        ]
+        arrays = [*map(_cast, batch.columns, self.schema.types)]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def refuse_invalid(self, points: PointSet) -> None:
         """Refuse what the rows showed, once all have passed."""
-        self.findings.refuse(points, self._reading, self._file)
+        self.findings.refuse(points, self._reading, self.file)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,12 +280,14 @@ def gather(
     A result may carry the id, and the columns to `keep` as far as the table has them (None for
     all). `columns` are the names of all that the user gave, where the table is a part of these.
     """
-    lat, lon, id = table.columns
+    (lat, lon, id), file = table.columns, table.file
     names = [
         field.name
         for field in table.schema
         if keep is None or field.name == id or field.name in keep
     ]
+    for name in names:
+        _check_carried(table.schema.field(name), file)
     taken = list(dict.fromkeys([*names, lat, lon]))
     schema = pa.schema([table.schema.field(name) for name in taken])
     pieces = [batch.select(taken) for batch in table.batches()]

@@ -36,7 +36,7 @@ def test_found(names, given, expected):
         (
             ["a"],
             {"prefix": "reference_"},
-            r"the option reference_lat=\.\.\. and reference_lon=\.\.\.$",
+            r"reference_lat=\.\.\. and reference_lon=\.\.\., or a .* reference_geometry=\.\.\.$",
         ),
         (["lat", "a"], {"prefix": "reference_"}, r"with the option reference_lon=\.\.\.$"),
         (["lat_dd", "lat_deg", "lon"], {}, "'lat_dd' and 'lat_deg' are ambiguous"),
