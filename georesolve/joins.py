@@ -341,7 +341,11 @@ def _joined(
             if own_name is None and (name in frame.columns or name in other.columns):
                 raise ValueError(f"{name!r} cannot be a column name in the frames being joined")
             index_names[-1][level] = name if own_name is None else own_name
-    plain = [pd.DataFrame(frame) for frame in frames]
+    # GeoPandas joins columns of several levels as tuples, too.
+    plain = [
+        pd.DataFrame(frame).set_axis(frame.columns.to_flat_index(), axis="columns")
+        for frame in frames
+    ]
     plain[1 - own] = plain[1 - own].drop(columns=frames[1 - own].geometry.name)
     plain = [
         frame.reset_index(names=names) for frame, names in zip(plain, index_names, strict=True)

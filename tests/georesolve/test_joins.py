@@ -214,3 +214,23 @@ def test_pairs_within_a_distance_are_nearest_first(how):
 def test_refusals_of_a_join_within_a_distance(options, words):
     with pytest.raises(ValueError, match=words):
         georesolve.sjoin(LEFT, RIGHT, **options)
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "right"])
+@pytest.mark.parametrize("sides", [(True, False), (False, True), (True, True)])
+def test_columns_of_several_levels_are_joined_as_geopandas_does(how, sides):
+    def leveled(frame):
+        tuples = [(name, "") if name == "geometry" else ("of", name) for name in frame.columns]
+        plain = pd.DataFrame(frame).set_axis(pd.MultiIndex.from_tuples(tuples), axis="columns")
+        return geopandas.GeoDataFrame(plain, geometry=("geometry", ""), crs=4326)
+
+    frames = [
+        leveled(one) if is_leveled else one
+        for one, is_leveled in zip((LEFT.reset_index(drop=True), RIGHT), sides, strict=True)
+    ]
+    expected = geopandas.sjoin_nearest(*frames, how=how)
+    joined = georesolve.sjoin_nearest(*frames, how=how)
+    assert joined.columns.tolist() == expected.columns.tolist()
+    assert joined.geometry.name == expected.geometry.name
+    for name in joined.columns:
+        assert joined[name].tolist() == expected[name].tolist()
