@@ -304,11 +304,10 @@ class _Shared:
             if not (length is not None and length >= 0) and not (
                 is_number and 0 <= given < math.inf
             ):
-                # Over HTTP, and for the command, it is a text or a number: only calls have others.
-                other = "" if isinstance(given, str | Real) else "a timedelta, "
                 raise InvalidOption(
                     "max_time must be a length of time such as '15min', '2h' or '90s' (d, h, min, "
-                    f"s, ms, us, ns), {other}or a number, 0 or more, got {given!r}"
+                    "s, ms, us, ns), in Python also a timedelta such as "
+                    f"pandas.Timedelta('1h30min'), or a number, 0 or more, got {given!r}"
                 )
         filters = self.filters or FilterOptions()
         own, theirs = filters.observation_by, filters.reference_by
