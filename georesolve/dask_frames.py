@@ -64,7 +64,11 @@ def matched_later(
     # A set against itself has all rows of the references: for that alone all are counted first.
     is_own = asked.exclude_self or getattr(asked, "once", False)
     total = rows.sum() if is_own else None
-    return observations.map_partitions(_matched, first_rows, total, held, asked, match, meta=meta)
+    # The values of a collection of references decide the type of a column of objects.
+    objects = [name for name in meta.columns if meta[name].dtype == object]
+    return observations.map_partitions(
+        _matched, first_rows, total, held, asked, match, objects, meta=meta
+    )
 
 
 def _points(table: Any, role: Role, asked: Asked) -> Points:
@@ -103,6 +107,7 @@ def _matched(
     held: Search,
     asked: Asked,
     match: Match,
+    objects: list[str],
 ) -> Any:
     first_row = int(first_rows.iloc[0])
     if total is not None and int(total) != held.references.rows:
@@ -111,6 +116,8 @@ def _matched(
             f"observations and {held.references.rows} references: give one collection as both"
         )
     try:
-        return match(observations, first_row, held, asked)
+        matches = match(observations, first_row, held, asked)
     except InvalidInput as error:
         raise InvalidInput(f"in the partition that begins at row {first_row}: {error}") from error
+    typed = [name for name in objects if matches[name].dtype != object]
+    return matches.astype(dict.fromkeys(typed, object)) if typed else matches

@@ -92,8 +92,8 @@ class Given:
 
 def given(table: Any, role: Role, first_row: int | None = None) -> Given:
     """Recognise what a user gave, see `Given`; raises TypeError when it is no table."""
-    if "polars.LazyFrame" in tables.kinds_of(table):
-        return _Lazy(table, role, first_row)
+    if not tables.kinds_of(table).isdisjoint({"polars.DataFrame", "polars.LazyFrame"}):
+        return _Polars(table, role, first_row)
     table = tables.as_frame(table)
     kinds = tables.kinds_of(table)
     for kind, adapter in _ADAPTERS.items():
@@ -128,38 +128,6 @@ def _as_table(arrow: pa.Table, points: Geometry | None = None) -> Table:
     return Table(arrow.schema, iter(batches), arrow.num_rows, points)
 
 
-class _Arrays(Given):
-    """Arrays by name, or a pair of them: latitudes and longitudes in degrees."""
-
-    def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
-        columns = self._given
-        if isinstance(columns, tuple):
-            columns = dict(zip(("lat", "lon"), columns, strict=True))
-            reading = reading._replace(lat="lat", lon="lon", id=None, geometry=None)
-        elif isinstance(columns, list):
-            columns = tables.columns_of(columns)
-        return _as_table(tables.as_table(columns, self._role)), reading, None
-
-    def _give_back(self, matches: pa.Table) -> Any:
-        columns: dict[str, np.ndarray] = {}
-        for name, column in zip(matches.column_names, matches.columns, strict=True):
-            if pa.types.is_dictionary(column.type):
-                array = column.combine_chunks()
-                words = np.array([*array.dictionary.to_pylist(), None], dtype=object)
-                columns[name] = words[array.indices.fill_null(-1).to_numpy()]
-            else:
-                filled = column.fill_null(-1) if name == "reference" else column
-                columns[name] = np.array(filled)
-        return columns
-
-
-class _Records(_Arrays):
-    """A list of dicts, one a row."""
-
-    def _give_back(self, matches: pa.Table) -> Any:
-        return matches.to_pylist()
-
-
 class _Files(Given):
     """The path or the address of a file, a folder or a glob."""
 
@@ -174,39 +142,84 @@ class _Files(Given):
             return gather(table, keep)
 
 
-class _Pandas(Given):
-    """A DataFrame of pandas: only the columns that are needed are converted."""
+class _Columns(Given):
+    """A table whose columns are converted one by one: only those that are needed."""
 
-    def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
+    def _part(self, reading: Reading, selected: Collection[str] | None) -> _Part:
         names = self._names()
-        if reading.geometry is not None or keep is None:
-            return _as_table(pa.table(self._taken(names))), reading, names
+        if reading.geometry is not None or selected is None:
+            return _as_table(self._converted(names)), reading, names
         columns = find_columns(names, reading, self._role)
         found = reading._replace(**columns._asdict())
-        return _as_table(pa.table(self._taken({*columns, *keep}))), found, names
+        return _as_table(self._converted({*columns, *selected})), found, names
 
     def _names(self) -> list[str]:
         return [str(name) for name in self._given.columns]
 
-    def _taken(self, names: Collection[str | None]) -> dict[str, pa.Array]:
+    def _converted(self, names: Collection[str | None]) -> pa.Table:
+        raise NotImplementedError
+
+
+class _Pandas(_Columns):
+    """A DataFrame of pandas."""
+
+    def _converted(self, names: Collection[str | None]) -> pa.Table:
         columns = enumerate(map(str, self._given.columns))
-        return {name: self._column(i) for i, name in columns if name in names}
+        return pa.table({name: self._column(i) for i, name in columns if name in names})
 
     def _column(self, place: int) -> pa.Array:
         return tables.as_column(self._given.iloc[:, place], str(self._given.columns[place]))
 
 
-class _Lazy(_Pandas):
-    """A LazyFrame of polars: only the columns that are needed are computed."""
+class _Polars(_Columns):
+    """A DataFrame of polars, or a LazyFrame, of which no more columns are computed."""
 
     def _names(self) -> list[str]:
         names: list[str] = self._given.collect_schema().names()
         return names
 
-    def _taken(self, names: Collection[str | None]) -> dict[str, pa.ChunkedArray]:
-        own = self._given.select([name for name in self._names() if name in names])
-        table = own.collect(engine="streaming").to_arrow()
-        return dict(zip(table.column_names, table.columns, strict=True))
+    def _converted(self, names: Collection[str | None]) -> pa.Table:
+        columns = [name for name in self._names() if name in names]
+        self._computed = tables.as_frame(self._given.select(columns))
+        return tables.polars_table(self._computed)
+
+    def _give_back(self, matches: pa.Table) -> Any:
+        return tables.like(matches, self._computed, self._first_row)
+
+
+class _Arrays(_Columns):
+    """Arrays by name, or a pair of them: latitudes and longitudes in degrees."""
+
+    def _part(self, reading: Reading, selected: Collection[str] | None) -> _Part:
+        self._columns = self._given
+        if isinstance(self._given, tuple):
+            self._columns = dict(zip(("lat", "lon"), self._given, strict=True))
+            reading = reading._replace(lat="lat", lon="lon", id=None, geometry=None)
+        elif isinstance(self._given, list):
+            self._columns = tables.columns_of(self._given)
+        return super()._part(reading, selected)
+
+    def _names(self) -> list[str]:
+        return [str(name) for name in self._columns]
+
+    def _converted(self, names: Collection[str | None]) -> pa.Table:
+        return tables.as_table(self._columns, self._role, names)
+
+    def _give_back(self, matches: pa.Table) -> Any:
+        rows, columns = matches.column(0).to_numpy() - self._first_row, [*self._columns.values()]
+
+        def take(place: int) -> np.ndarray | None:
+            column = columns[place]
+            return column[rows] if isinstance(column, np.ndarray) else None
+
+        return tables.to_arrays(matches, tables.attributes_of(matches, self._columns, take))
+
+
+class _Records(_Arrays):
+    """A list of dicts, one a row."""
+
+    def _give_back(self, matches: pa.Table) -> Any:
+        return matches.to_pylist()
 
 
 class _GeoPandas(_Pandas):
@@ -238,8 +251,10 @@ class _GeoPandas(_Pandas):
         names = [*(str(name) for name in self._given.columns), f"{column}_lon", f"{column}_lat"]
         named = reading._replace(geometry=None, lat=names[-1], lon=names[-2])
         columns = find_columns(names, named, self._role)
-        taken = self._taken(names[:-2] if keep is None else {columns.id, *keep})
-        arrow = pa.table({**taken, columns.lon: lon, columns.lat: lat})
+        attributes = self._converted(names[:-2] if keep is None else {columns.id, *keep})
+        # A table of no columns has no rows.
+        arrays = dict(zip(attributes.column_names, attributes.columns, strict=True))
+        arrow = pa.table({**arrays, columns.lon: lon, columns.lat: lat})
         points = Geometry(column, columns.lat, columns.lon)
         # Not the names: they are none that the user gave.
         found = reading._replace(geometry=None, id=columns.id)
@@ -252,7 +267,7 @@ class _GeoPandas(_Pandas):
         return super()._column(place)
 
 
-class _Cudf(_Pandas):
+class _Cudf(_Columns):
     """A DataFrame of cuDF. Coordinates are checked on the host; the result is made on the GPU.
 
     It is searched on the GPU that it lies on, however many there are.
@@ -262,13 +277,12 @@ class _Cudf(_Pandas):
         # What is carried of observations stays on the GPU.
         return super()._part(reading, keep if self._role == "references" else ())
 
-    def _taken(self, names: Collection[str | None]) -> dict[str, pa.ChunkedArray]:
-        own = [name for name in self._given.columns if name in names]
-        table = self._given[own].to_arrow(preserve_index=False)
-        return dict(zip(table.column_names, table.columns, strict=True))
+    def _converted(self, names: Collection[str | None]) -> pa.Table:
+        selected = [name for name in self._given.columns if name in names]
+        return self._given[selected].to_arrow(preserve_index=False)
 
     def on_host(self, points: Points, names: Collection[str]) -> Points:
-        return replace(points, kept=pa.table(self._taken(names)))
+        return replace(points, kept=self._converted(names))
 
     def resolve(
         self, points: Points, search: Search, options: MatchOptions, progress: Progress | None

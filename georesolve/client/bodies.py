@@ -179,6 +179,8 @@ def _stream(data: Any, name: str) -> "pa.RecordBatchReader":
             # long, for what its index and its types may be.
             columns = [as_column(values, str(column)) for column, values in data.items()]
             data = pa.Table.from_arrays(columns, [*map(str, data.columns)])
+        elif "polars.DataFrame" in kinds_of(data):
+            data = tables.polars_table(data)
     except NoColumn as error:
         raise ValueError(f"{name}: {error}") from None
     try:

@@ -5,13 +5,15 @@ A library of frames is imported when one of its frames is there, or asked for.
 
 import json
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from georesolve.io.errors import InvalidInput
 from georesolve.io.extras import needed
 
 if TYPE_CHECKING:
@@ -19,12 +21,15 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars
 
+T = TypeVar("T")
+
 OTHERS = (
     "a dict of columns such as {'lat': ..., 'lon': ...}, or records such as "
     "[{'lat': ..., 'lon': ...}]; an array of shape (n, 2) is {'lat': a[:, 0], 'lon': a[:, 1]}"
 )
 """What is said to users of a table that is none."""
 _NEVER_MISSING = ("observation", "rank")
+_ALL_BITS = pa.scalar(-1, pa.int64())
 _NO_COLUMN = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
@@ -87,73 +92,140 @@ def as_frame(table: Any) -> Any:
     return table.collect() if "polars.LazyFrame" in kinds else table
 
 
-def as_table(columns: Mapping[str, Any], table: str) -> pa.Table:
-    """Arrays and lists by name; what is masked is missing; ValueError where lengths differ."""
-    arrays = {str(name): _as_array(values) for name, values in columns.items()}
+def as_table(
+    columns: Mapping[str, Any], table: str, names: Collection[str | None] | None = None
+) -> pa.Table:
+    """Arrow table of arrays and lists, or of those with the given names.
+
+    Masked values are missing. Raises ValueError where lengths differ.
+    """
+    arrays = {str(name): as_array(values) for name, values in columns.items()}
     shapes = [array.shape for array in arrays.values()]
     if any(len(shape) != 1 or shape != shapes[0] for shape in shapes):
         raise ValueError(
             f"{table}: {' and '.join(arrays)} must have one shape (n,), got "
             f"{' and '.join(map(str, shapes))}"
         )
-    return pa.table({name: as_column(array, name) for name, array in arrays.items()})
+    selected = arrays if names is None else arrays.keys() & {*names}
+    return pa.table({name: as_column(arrays[name], name) for name in arrays if name in selected})
 
 
-def _as_array(values: Any) -> np.ndarray:
+def as_array(values: Any) -> np.ndarray:
+    """Array of numpy; a list becomes one of objects, as numpy rounds and casts mixed values."""
+    if isinstance(values, list | tuple):
+        return np.fromiter(values, object, len(values))
     # An array of CuPy is copied by no other call.
-    values = values.get() if type(values).__module__.startswith("cupy") else values
-    try:
-        array = np.asanyarray(values)
-    except ValueError:
-        # Lists of several lengths.
-        return np.array(values, object)
-    # numpy makes a text of each of several objects, if one is.
-    is_made = array.dtype.kind == "U" and isinstance(values, list | tuple)
-    return np.array(values, object) if is_made else array
+    return np.asanyarray(values.get() if type(values).__module__.startswith("cupy") else values)
 
 
 def as_column(values: Any, name: str) -> pa.Array:
-    """An array, or a column of pandas, as Arrow: what is masked is missing; raises NoColumn."""
+    """Arrow array of an array or a column of pandas; masked values are missing.
+
+    Raises NoColumn.
+    """
     try:
-        if not isinstance(values.dtype, np.dtype):
-            return pa.Array.from_pandas(values)
-        array = values if isinstance(values, np.ndarray) else values.to_numpy()
-        numbers = array.astype(array.dtype.newbyteorder("="), copy=False)
-        mask = np.ma.getmaskarray(array) if isinstance(array, np.ma.MaskedArray) else None
-        # NaN stays one in numbers: coordinates need no mask.
-        is_number = array.dtype.kind in "fiu"
-        return pa.array(np.ma.getdata(numbers), mask=mask, from_pandas=not is_number)
+        return _as_column(values)
     except _NO_COLUMN:
-        # The first row with which those up to it are no column.
-        row = bisect_left(range(len(values) - 1), True, key=lambda i: not _fit(values[: i + 1]))
+        row = first_unfit(len(values), lambda rows: _as_column(values[:rows]))
         raise NoColumn(name, row, next(iter(np.asarray(values)[row:]), None)) from None
 
 
-def _fit(values: Any) -> bool:
+def _as_column(values: Any) -> pa.Array:
+    if not isinstance(values.dtype, np.dtype):
+        if not kinds_of(values.dtype).isdisjoint({"pandas.SparseDtype"}):
+            return _as_column(np.asarray(values))
+        column = pa.Array.from_pandas(values)
+        # Arrow and pandas have no kernels for categories such as intervals.
+        is_nested = pa.types.is_dictionary(column.type) and isinstance(
+            column.type.value_type, pa.BaseExtensionType
+        )
+        return column.dictionary_decode() if is_nested else column
+    array = values if isinstance(values, np.ndarray) else values.to_numpy()
+    mask = np.ma.getmaskarray(array) if isinstance(array, np.ma.MaskedArray) else None
+    values = np.ma.getdata(array)
+    if values.dtype.kind == "T":
+        values = values.astype(object)
+    elif values.dtype == np.longdouble:
+        exact, values = values, values.astype(np.float64)
+        if not np.array_equal(exact, values, equal_nan=True):
+            raise ValueError("float64 does not hold each value exactly")
+    values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    # NaN stays one in numbers: coordinates need no mask.
+    is_number = values.dtype.kind in "fiu"
     try:
-        pa.array(np.asarray(values), from_pandas=True)
-    except _NO_COLUMN:
+        return pa.array(values, mask=mask, from_pandas=not is_number)
+    except OverflowError:
+        # Arrow takes integers of Python for signed ones.
+        return pa.array(values, pa.uint64(), mask=mask, from_pandas=True)
+
+
+def first_unfit(rows: int, convert: Callable[[int], Any]) -> int:
+    """First row with which the conversion of all rows up to it fails, if that of all rows does."""
+
+    def fails(row: int) -> bool:
+        try:
+            convert(row + 1)
+        except _NO_COLUMN:
+            return True
         return False
-    return True
+
+    return bisect_left(range(rows - 1), True, key=fails)
+
+
+def polars_table(frame: "polars.DataFrame") -> pa.Table:
+    """Arrow table of a frame of polars; raises NoColumn."""
+    return pa.table({series.name: _of_polars(series) for series in frame})
+
+
+def _of_polars(series: "polars.Series") -> pa.Array:
+    import polars as pl
+
+    # Arrow has no integers of 128 bits; polars exports objects as memory addresses.
+    wide = {pl.Int128, pl.UInt128} & {series.dtype}
+    cast = series.cast(pl.Decimal(38, 0), strict=False) if wide else series
+    lost = cast.is_null() & series.is_not_null()
+    if series.dtype == pl.Object:
+        lost = series.is_not_null()
+    row = lost.arg_max() if lost.any() else None
+    if row is None:
+        try:
+            return cast.to_arrow()
+        except _NO_COLUMN:
+            row = series.is_not_null().arg_max() or 0
+    raise NoColumn(series.name, row, series[row]) from None
 
 
 def like(matches: pa.Table, given: Any, first_row: int = 0) -> Any:
     """Matches as a frame of the library that the observations came in, else as they are.
 
-    A frame of pandas has the index of the observations, each as often as it has rows in the result;
-    one of GeoPandas their geometry, too. `first_row` is what the result calls the first of them.
+    Attribute columns of the given table keep its types. A frame of pandas has the index of the
+    observations, each label as often as the observation has rows in the result; a frame of
+    GeoPandas has their geometry, too. `first_row` is the row number of the first observation.
     """
     kinds = kinds_of(given)
-    if kinds & {"polars.DataFrame", "polars.LazyFrame"}:
-        return to_polars(matches)
     if "geopandas.GeoSeries" in kinds:
         return like(matches, as_frame(given), first_row)
-    if "pandas.DataFrame" not in kinds:
+    if "polars.LazyFrame" in kinds:
+        return to_polars(matches)
+    if kinds.isdisjoint({"polars.DataFrame", "pandas.DataFrame"}):
         return matches
-    frame = to_pandas(matches)
     rows = matches.column(0).to_numpy() - first_row
+    if "polars.DataFrame" in kinds:
+        attributes = attributes_of(
+            matches, given.columns, lambda place: given.to_series(place).gather(rows)
+        )
+        return to_polars(matches, attributes)
     # With a row for each observation it is as it was, a range included.
     is_same = len(rows) == len(given.index) and (rows == np.arange(len(rows))).all()
+
+    def take(place: int) -> Any:
+        column = given.iloc[:, place]
+        if isinstance(column.dtype, np.dtype):
+            return column.to_numpy().take(rows)
+        # Geometries are WKB in results.
+        return None if column.dtype.name == "geometry" else column.array.take(rows)
+
+    frame = to_pandas(matches, attributes_of(matches, given.columns, take))
     frame.index = given.index if is_same else given.index.take(rows)
     if "geopandas.GeoDataFrame" in kinds and is_geometry(
         given, name := given._geometry_column_name
@@ -164,25 +236,93 @@ def like(matches: pa.Table, given: Any, first_row: int = 0) -> Any:
     return frame
 
 
+def attributes_of(
+    matches: pa.Table, names: Iterable[Any], take: Callable[[int], T | None]
+) -> dict[str, T]:
+    """Attribute columns of the table that asks, by their names in the result.
+
+    `names` are those of the columns of the table, `take` returns the rows of a column by its place,
+    or None to keep the values of the matches.
+    """
+    columns = {}
+    for place, name in enumerate(names):
+        column_name = f"{matches.column_names[0]}_{name}"
+        if column_name in matches.column_names and (column := take(place)) is not None:
+            columns[column_name] = column
+    return columns
+
+
 def is_geometry(frame: Any, name: Any) -> bool:
     """Whether a frame of GeoPandas has a column of geometries of that name."""
     return name in frame and frame[name].dtype.name == "geometry"
 
 
-def to_polars(matches: pa.Table) -> "polars.DataFrame":
-    """Matches as a frame of polars."""
+def to_polars(
+    matches: pa.Table, attributes: Mapping[str, "polars.Series"] = MappingProxyType({})
+) -> "polars.DataFrame":
+    """Matches as a frame of polars; `attributes` replace columns of the same names."""
     import polars
 
-    frame = polars.from_arrow(matches)
-    assert isinstance(frame, polars.DataFrame), "a table makes a frame"
-    return frame
+    columns = {}
+    for name, column in zip(matches.column_names, matches.columns, strict=True):
+        if name in attributes:
+            columns[name] = attributes[name]
+            continue
+        try:
+            columns[name] = polars.Series(name, column)
+        except (polars.exceptions.PolarsError, polars.exceptions.PanicException, *_NO_COLUMN):
+            raise _no_type(name, column.type, "polars") from None
+    return polars.DataFrame(columns)
 
 
-def to_pandas(matches: pa.Table) -> "pd.DataFrame":
-    """Matches as a frame of pandas, which may be written to.
+def _needs_mask(type: pa.DataType) -> bool:
+    """Whether arrays of numpy need a mask for missing values of a type."""
+    return bool(pa.types.is_integer(type) or pa.types.is_boolean(type))
 
-    What an unmatched row has none of stays a whole number in the others (`Int64`), whether there is
-    one or not: no float could hold each id, and parts of a result have one type.
+
+def _no_type(name: str, type: pa.DataType, library: str) -> InvalidInput:
+    return InvalidInput(
+        f"{library} has no type for the column {name!r} of the result, which holds {type}: leave "
+        "it out of the columns that are carried, or cast it to text",
+        [{"column": name, "detail": f"holds {type}"}],
+    )
+
+
+def to_arrays(
+    matches: pa.Table, attributes: Mapping[str, np.ndarray] = MappingProxyType({})
+) -> dict[str, np.ndarray]:
+    """Matches as arrays by name; `attributes` replace columns of the same names.
+
+    Integers and booleans that may be missing are masked arrays, also where none is missing. The
+    column `reference` is not: -1 is a missing reference.
+    """
+    columns: dict[str, np.ndarray] = {}
+    for name, column in zip(matches.column_names, matches.columns, strict=True):
+        if name in attributes:
+            columns[name] = attributes[name]
+        elif _needs_mask(column.type) and name not in _NEVER_MISSING:
+            # Code that ignores the mask must not read a plausible id.
+            none = True if pa.types.is_boolean(column.type) else _ALL_BITS.cast(column.type, False)
+            numbers, mask = np.array(column.fill_null(none)), np.array(column.is_null())
+            columns[name] = numbers if name == "reference" else np.ma.MaskedArray(numbers, mask)
+        elif pa.types.is_dictionary(column.type):
+            array = column.combine_chunks()
+            words = np.array([*array.dictionary.to_pylist(), None], dtype=object)
+            columns[name] = words[array.indices.fill_null(-1).to_numpy()]
+        elif pa.types.is_nested(column.type):
+            columns[name] = np.fromiter(column.to_pylist(), object, len(column))
+        else:
+            columns[name] = np.array(column)
+    return columns
+
+
+def to_pandas(
+    matches: pa.Table, attributes: Mapping[str, Any] = MappingProxyType({})
+) -> "pd.DataFrame":
+    """Matches as a writable frame of pandas; `attributes` replace columns of the same names.
+
+    Integers and booleans that may be missing have a nullable type (`Int64`, `boolean`), also where
+    none is missing: no float holds each id, and partitions of a result have one type.
     """
     import pandas as pd
     from pandas.api.internals import (  # type: ignore[import-not-found]
@@ -193,10 +333,13 @@ def to_pandas(matches: pa.Table) -> "pd.DataFrame":
     columns: list[Any] = []
     names = matches.column_names
     for name, column in zip(names, matches.columns, strict=True):
-        # What is carried of the observations may lie in the memory of their user.
-        is_own = not name.startswith("observation_")
-        masked = whole.get(column.type) if is_own and name not in _NEVER_MISSING else None
-        values: Any = _taken_over(column, copies=not is_own)
+        if name in attributes:
+            values = attributes[name]
+            columns.append(values[np.newaxis] if isinstance(values, np.ndarray) else values)
+            continue
+        masked = None if name in _NEVER_MISSING else whole.get(column.type)
+        # Attribute columns may share the memory of the user's table.
+        values = _taken_over(column, copies=name.startswith(f"{names[0]}_"))
         if values is not None and masked is not None:
             values = masked.construct_array_type()(values, column.is_null().to_numpy())
         elif values is not None and not column.null_count:
@@ -207,12 +350,7 @@ def to_pandas(matches: pa.Table) -> "pd.DataFrame":
             indices = codes.indices.to_numpy().copy()
             values = pd.Categorical.from_codes(indices, dtype=kind, validate=False)
         else:
-            # What is taken over from Arrow as it is cannot be written to. Of no rows, whatever maps
-            # types makes objects of text.
-            mapper = masked and (lambda _, to=masked: to)
-            series = column.to_pandas(types_mapper=mapper)
-            is_numpy = isinstance(series.dtype, np.dtype)
-            values = series.to_numpy(copy=True)[np.newaxis] if is_numpy else series.array.copy()
+            values = _converted(column, masked, name)
         columns.append(values)
     # The constructor looks at each column for what it may be, which takes a small answer's time.
     frame: pd.DataFrame = create_dataframe_from_blocks(
@@ -222,6 +360,24 @@ def to_pandas(matches: pa.Table) -> "pd.DataFrame":
         _labels(tuple(names)).view(),
     )
     return frame
+
+
+def _converted(column: pa.ChunkedArray, masked: Any, name: str) -> Any:
+    # Intervals of integers cannot be missing: pandas reads garbage for them.
+    if getattr(column.type, "extension_name", None) == "pandas.interval" and pa.types.is_integer(
+        column.type.subtype
+    ):
+        column = pa.chunked_array([one.storage for one in column.chunks], column.type.storage_type)
+    # In a column without rows, any types_mapper turns text into objects.
+    mapper = masked and (lambda _, to=masked: to)
+    try:
+        # By default, integers in structs and lists become floats if one is missing.
+        series = column.to_pandas(types_mapper=mapper, integer_object_nulls=True)
+    except _NO_COLUMN:
+        raise _no_type(name, column.type, "pandas") from None
+    # Memory of Arrow is read-only.
+    is_numpy = isinstance(series.dtype, np.dtype)
+    return series.to_numpy(copy=True)[np.newaxis] if is_numpy else series.array.copy()
 
 
 @lru_cache(8)

@@ -85,7 +85,8 @@ def test_a_partition_alone_has_the_rows_of_the_whole(tmp_path):
         path.rename(path.with_name(f"{number}.parquet"))
     collection = dd.read_parquet(tmp_path / "lake", categories={"day": ["a", "b"]})
     matches = georesolve.nearest(collection, REFERENCES, observation_columns=["name", "day"])
-    expected = georesolve.nearest(kinds, REFERENCES, observation_columns=["name", "day"])
+    computed = collection.compute(scheduler="sync")
+    expected = georesolve.nearest(computed, REFERENCES, observation_columns=["name", "day"])
     for number in range(matches.npartitions):
         part = matches.partitions[number].compute(scheduler="sync")
         same(part, expected.iloc[part["observation"].iloc[0] :][: len(part)])
@@ -174,7 +175,8 @@ def test_geometries(tmp_path):
         matches = georesolve.nearest(collection, references, k=2, observation_columns=["name"])
         assert isinstance(matches, dask_geopandas.GeoDataFrame)
         whole = frame if references is collection else references
-        expected = georesolve.nearest(frame, whole, k=2, observation_columns=["name"])
+        computed = collection.compute(scheduler="sync")
+        expected = georesolve.nearest(computed, whole, k=2, observation_columns=["name"])
         geopandas.testing.assert_geodataframe_equal(matches.compute(scheduler="sync"), expected)
 
 
@@ -192,6 +194,7 @@ def test_no_more_columns_are_read_than_are_needed(tmp_path, device):
     with dask.config.set({"dataframe.backend": "cudf" if device == "cuda" else "pandas"}):
         collection = dd.read_parquet(path)
     matches = georesolve.nearest(collection, REFERENCES, observation_columns=["name"])
+    observations["name"] = observations["name"].astype(str(collection["name"].dtype))
     expected = georesolve.nearest(observations, REFERENCES, observation_columns=["name"])
     same(matches.compute(scheduler="sync"), expected)
 

@@ -72,6 +72,17 @@ TAKEN = {
     "a series of points": geopandas.GeoSeries(POINTS, index=list("xyz")),
     "records": [{"lat": lat, "lon": lon} for lat, lon in zip(LAT, LON, strict=True)],
     "a lazy frame": pl.LazyFrame({"lat": LAT, "lon": LON}),
+    "sparse": pd.DataFrame({"lat": pd.arrays.SparseArray(LAT), "lon": pd.arrays.SparseArray(LON)}),
+    "long doubles": (np.array(LAT, np.longdouble), np.array(LON, np.longdouble)),
+    "types of polars": pl.DataFrame(
+        {
+            "id": pl.Series([2**80, None, -5], dtype=pl.Int128),
+            "lat": pl.Series(LAT, dtype=pl.Decimal(10, 2)),
+            "lon": LON,
+            "kind": pl.Series(["a", None, "a"], dtype=pl.Enum(["b", "a"])),
+            "tags": [[{"word": "x"}], None, []],
+        }
+    ),
 }
 
 
@@ -104,6 +115,26 @@ REFUSED = {
     "a large id": (
         pd.DataFrame({"id": [1, 2**70, 3], "lat": LAT, "lon": LON}),
         rf"observations.*'id'.*row 1.*{2**70}.*64 bits",
+    ),
+    "a large negative id": ({"id": [2**63, -1, 3], "lat": LAT, "lon": LON}, r"'id'.*row 1.*-1"),
+    "a truth among ids": ({"id": [5, True, 3], "lat": LAT, "lon": LON}, r"'id'.*row 1.*True"),
+    "ids that floats do not hold": (
+        {"id": [0.5, 2**53 + 1, 3], "lat": LAT, "lon": LON},
+        rf"'id'.*row 1.*{2**53 + 1}",
+    ),
+    "long doubles that doubles do not hold": (
+        {"lat": np.array(LAT, np.longdouble) / 3, "lon": LON},
+        r"observations.*'lat'.*row 0.*0\.3333",
+    ),
+    "numbers of 128 bits": (
+        pl.DataFrame(
+            {"id": pl.Series([1, 2**127 - 1, 3], dtype=pl.Int128), "lat": LAT, "lon": LON}
+        ),
+        rf"observations.*'id'.*row 1.*{2**127 - 1}",
+    ),
+    "objects of polars": (
+        pl.DataFrame({"id": pl.Series([1, 2, 3], dtype=pl.Object), "lat": LAT, "lon": LON}),
+        r"observations.*'id'.*row 0",
     ),
     "complex": ({"lat": np.array(LAT, complex), "lon": LON}, r"'lat'.*row 0.*\(1\+0j\)"),
     "lists": ({"lat": [1.0, [2.0], 3.0], "lon": LON}, r"observations.*'lat'.*row 1.*\[2.0\]"),
