@@ -10,16 +10,20 @@ import pyarrow.compute as pc
 from georesolve.engine.backends import backend_on
 from georesolve.engine.durations import NANOSECONDS, nanoseconds
 from georesolve.io.datasets import Dataset, read_rows
-from georesolve.io.errors import InvalidInput, InvalidOption
+from georesolve.io.errors import InvalidInput, InvalidOption, wrong
+from georesolve.io.tables import first_unfit
 from georesolve.kernels import FilteredIndex, Filters, build_filtered_index
 from georesolve.kernels.devices import Device
-from georesolve.kernels.filters import GREATEST, LEAST
+from georesolve.kernels.filters import GREATEST, LEAST, NO_TIME
 from georesolve.kernels.query import Degrees
 from georesolve.query import FilterOptions, MatchOptions
 
 MISSING, ELSEWHERE = -1, -2
 """Groups of an observation without a value, and of one with values that no reference has."""
 _GROUPS = "text, whole numbers, booleans, dates, or categories of these"
+_WIDE = pa.decimal128(38)
+"""Type of integers of more than 64 bits, as DuckDB exports HUGEINT."""
+_INTEGERS = (pa.int64(), pa.uint64(), _WIDE)
 _TIMES = "timestamps, dates or whole numbers (in CSV and JSON times are text: take Parquet)"
 _USUAL_SHARE = 1 / 128
 """Of all time, what an observation asks for where nobody says it."""
@@ -39,8 +43,12 @@ def _group_kind(role: str, name: str, kind: pa.DataType) -> pa.DataType:
     """The type as which values of a column are compared."""
     if kind in (pa.string(), pa.large_string(), pa.string_view()):
         return pa.large_string()
+    if pa.types.is_uint64(kind):
+        return kind
     if pa.types.is_integer(kind):
         return pa.int64()
+    if pa.types.is_decimal128(kind) and kind.scale == 0:
+        return _WIDE
     if pa.types.is_date(kind):
         return pa.date32()
     if pa.types.is_boolean(kind) or pa.types.is_null(kind):
@@ -65,11 +73,19 @@ def _refused(role: str, name: str, kind: pa.DataType, option: str, takes: str) -
     )
 
 
-def _cast(values: pa.Array, kind: pa.DataType, role: str, name: str) -> pa.Array:
+def _cast(values: pa.Array, kind: pa.DataType, role: str, name: str, first_row: int) -> pa.Array:
     try:
         return pc.cast(values, kind)
-    except pa.ArrowInvalid as error:
-        raise InvalidInput(f"{role}: the column {name!r} does not fit {kind}: {error}") from None
+    except pa.ArrowInvalid:
+        row = first_unfit(len(values), lambda rows: pc.cast(values.slice(0, rows), kind))
+        raise _unfit(role, name, first_row + row, values[row], f"{kind} holds") from None
+
+
+def _unfit(role: str, name: str, row: int, value: pa.Scalar, allowed: str) -> InvalidInput:
+    # Python has no times after the year 9999.
+    detail = f"holds {value.cast(pa.string()).as_py()}"
+    report = f"the column {name!r} {detail} in row {row}: allowed is what {allowed}"
+    return wrong(role, detail, report, column=name, row=row)
 
 
 class _Column(NamedTuple):
@@ -88,14 +104,17 @@ class _Column(NamedTuple):
         kind = _group_kind(role, name, own.type)
         if pa.types.is_null(kind) or pa.types.is_null(self.kind):
             return np.where(np.asarray(own.is_null()), MISSING, ELSEWHERE)
-        if kind != self.kind:
+        values = self.values
+        if kind != self.kind and {kind, self.kind} <= {*_INTEGERS}:
+            # Neither of the types holds all values of the other.
+            kind, values = _WIDE, pc.cast(values, _WIDE)
+        elif kind != self.kind:
             raise InvalidInput(
                 f"by: the column {name!r} of the {role} holds {own.type}, and {self.name!r} of the "
                 f"references {self.kind}: values of different types are never equal, so cast one"
             )
-        own = _cast(own, kind, role, name)
-        found = np.asarray(pc.index_in(own, value_set=self.values).fill_null(ELSEWHERE))
-        return np.where(np.asarray(own.is_null()), MISSING, found)
+        numbers = pc.index_in(pc.cast(own, kind), value_set=values).fill_null(ELSEWHERE)
+        return np.where(np.asarray(own.is_null()), MISSING, np.asarray(numbers))
 
     def numbered(self, both: np.ndarray) -> np.ndarray:
         """The numbers of groups among those of the references; those below 0 stay."""
@@ -117,13 +136,17 @@ def _both(group: np.ndarray, numbers: np.ndarray, n_values: int) -> np.ndarray:
     return np.where(np.minimum(group, numbers) >= 0, group * n_values + numbers, lost)
 
 
-def _instants(role: str, name: str, values: pa.Array, unit: str) -> np.ndarray:
+def _instants(role: str, name: str, values: pa.Array, unit: str, first_row: int = 0) -> np.ndarray:
     """Times as whole numbers of a unit; what is missing is before all."""
+    times = values
     if pa.types.is_timestamp(values.type):
-        values = _cast(values, pa.timestamp(unit, values.type.tz), role, name)
+        times = _cast(values, pa.timestamp(unit, values.type.tz), role, name, first_row)
     elif pa.types.is_date(values.type):
-        values = pc.cast(pc.cast(values, pa.date32()), pa.int32())
-    return np.array(_cast(values, pa.int64(), role, name).fill_null(LEAST - 1))
+        times = pc.cast(pc.cast(values, pa.date32()), pa.int32())
+    instants = _cast(times, pa.int64(), role, name, first_row)
+    if (row := pc.index(instants, NO_TIME).as_py()) >= 0:
+        raise _unfit(role, name, first_row + row, values[row], f"{LEAST} or more")
+    return np.array(instants.fill_null(NO_TIME))
 
 
 def _each(filters: Filters, change: Callable[[Any], Any]) -> Filters:
@@ -185,6 +208,12 @@ class Narrowed(NamedTuple):
             candidates = candidates - (keys.group[first_row + np.arange(group.size)] == group)
         return candidates
 
+    def _in_unit(self) -> str:
+        are_numbers = not (
+            pa.types.is_date(self.keys.time_type) or pa.types.is_timestamp(self.keys.time_type)
+        )
+        return "" if are_numbers else f" in {self.unit}"
+
     def with_apart(self, rows: pa.Table, first_row: int) -> pa.Table:
         """The rows of a result with the time of the reference less that of the observation."""
         here, keys = self.filters.time, self.keys
@@ -196,8 +225,19 @@ class Narrowed(NamedTuple):
         here = here[rows["observation"].to_numpy() - first_row]
         there = np.where(missing, here, there)
         apart = there - here
-        if ((there ^ here) & (there ^ apart) < 0).any():
-            raise InvalidInput("time_apart: two times are farther apart than 64 bits hold")
+        overflows = (there ^ here) & (there ^ apart) < 0
+        if overflows.any():
+            place = int(overflows.argmax())
+            row, match = (rows[name][place].as_py() for name in ("observation", "reference"))
+            raise InvalidInput(
+                f"time_apart: the times of observation {row} and reference {match} are farther "
+                f"apart than 64 bits hold{self._in_unit()}: limit them with max_time, or remove "
+                "times that mean 'never' or 'always'",
+                [
+                    {"file": "observations", "row": row, "detail": "too far from its reference"},
+                    {"file": "references", "row": match, "detail": "too far from its observation"},
+                ],
+            )
         is_date = pa.types.is_date(keys.time_type)
         numbers = pa.array(apart * 86_400 if is_date else apart, mask=missing)
         if is_date or pa.types.is_timestamp(keys.time_type):
@@ -210,7 +250,7 @@ def check_filters(observations: Dataset, references: Dataset, options: MatchOpti
     asked = options.filters or FilterOptions()
     here = read_rows(observations.file, 0, 0, [*dict.fromkeys(asked.of_observations)])
     there = read_rows(references.file, 0, 0, [*dict.fromkeys(asked.of_references)])
-    return Keys(asked, there, np.empty(0, bool)).narrowed(options, here)
+    return Keys(asked, there, np.empty(0, bool)).bind(options, here)
 
 
 class Keys:
@@ -223,7 +263,7 @@ class Keys:
         for name in options.reference_by:
             values = _values(references, name, "references")
             kind = _group_kind("references", name, values.type)
-            numbers, distinct = _numbered(_cast(values, kind, "references", name))
+            numbers, distinct = _numbered(pc.cast(values, kind))
             both = _both(group, numbers, max(1, len(distinct)))
             group, groups = numbers, None
             if self._columns:
@@ -280,8 +320,8 @@ class Keys:
             )
         return int(given or 0)
 
-    def narrowed(self, match: MatchOptions, observations: pa.Table) -> Narrowed:
-        """What observations may match, of whom these are the columns."""
+    def bind(self, match: MatchOptions, observations: pa.Table, first_row: int = 0) -> Narrowed:
+        """Filters of the observations from a row on, of which these are the columns."""
         options = match.filters or FilterOptions()
         rows = observations.num_rows
         group = np.zeros(rows, np.int64)
@@ -302,7 +342,7 @@ class Keys:
             )
         kinds = [one.type for one in (values, theirs) if pa.types.is_timestamp(one.type)]
         unit = min((kind.unit for kind in kinds), key=NANOSECONDS.__getitem__, default="s")
-        time = _instants("observations", name, values, unit)
+        time = _instants("observations", name, values, unit, first_row)
         group[time < LEAST] = MISSING
         most = GREATEST
         if options.max_time is not None:

@@ -56,8 +56,8 @@ class Batch(NamedTuple):
         """Observations, of which `columns` has those of the distances, groups and times, if any."""
         given = options.distance_m or 0.0
         metres = distances(columns[given], given, first_row) if isinstance(given, str) else given
-        narrowed = None if keys is None else keys.narrowed(options, columns)
-        return cls(lat_deg, lon_deg, first_row, metres, narrowed)
+        filters = None if keys is None else keys.bind(options, columns, first_row)
+        return cls(lat_deg, lon_deg, first_row, metres, filters)
 
     @property
     def chunk(self) -> Chunk:

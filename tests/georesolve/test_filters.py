@@ -4,10 +4,13 @@ import datetime as dt
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import georesolve
 from georesolve import cli, kernels
@@ -161,9 +164,9 @@ def test_a_number_of_the_command_is_for_times_that_are_numbers(tmp_path):
     table = pa.table({"lat": [0.0] * 4, "lon": [0.0] * 4, "t": [0, 1, 2, 3]})
     pq.write_table(table, tmp_path / "a.parquet")
     csv = tmp_path / "m.csv"
-    for given, rows in (("1.5", 10), ("2", 14), ("0", 4)):
+    for length, rows in (("1.5", 10), ("2", 14), ("0", 4)):
         line = ["within", *[str(tmp_path / "a.parquet")] * 2, "-d", "1m", "-o", str(csv), "--quiet"]
-        assert cli.main([*line, "--time", "t", "--max-time", given]) == 0
+        assert cli.main([*line, "--time", "t", "--max-time", length]) == 0
         assert pa.csv.read_csv(csv).num_rows == rows
 
 
@@ -212,7 +215,7 @@ def test_a_set_against_itself_by_group():
         ({"observation_time": "t", "max_time": "1h"}, "time is of both sets"),
         ({"time": "country", "max_time": "1h"}, "in CSV and JSON times are text"),
         ({"time": "t", "max_time": "soon"}, "such as '15min'"),
-        ({"time": "t", "max_time": ["1h"]}, "a timedelta, or a number"),
+        ({"time": "t", "max_time": ["1h"]}, "a timedelta .*or a number"),
         ({"time": "t", "max_time": 5}, "a number is for times that are numbers"),
         ({"time": "kind", "max_time": "5s"}, "give a number"),
         ({"observation_time": "t", "reference_time": "kind", "max_time": 5}, "of one kind"),
@@ -268,3 +271,112 @@ def test_lengths_of_numpy_beyond_64_bits_of_nanoseconds():
     assert nanoseconds(np.timedelta64(250_000, "D")) == 250_000 * 86_400 * 10**9
     assert nanoseconds(np.timedelta64(3, "10s")) == 30 * 10**9
     assert nanoseconds(np.timedelta64(1, "M")) is None
+
+
+INTEGERS = (pa.int8(), pa.uint32(), pa.int64(), pa.uint64(), pa.decimal128(38), pa.decimal128(9))
+NUMBERS = st.sampled_from([-(2**63), -1, 0, 5, 127, 2**63 - 1, 2**63, 2**63 + 5, 2**64 - 1])
+
+
+def cells(type):
+    """Columns of integers and missing values that fit a type."""
+
+    def fits(number):
+        try:
+            pa.array([number], type)
+        except (pa.ArrowInvalid, OverflowError):
+            return False
+        return True
+
+    return st.lists(st.none() | NUMBERS.filter(fits), min_size=1, max_size=6)
+
+
+@given(st.tuples(*[st.sampled_from(INTEGERS)] * 2), st.data())
+@settings(max_examples=60, deadline=None)
+def test_equal_numbers_are_equal_whatever_their_types(types, data):
+    here, there = (data.draw(cells(type)) for type in types)
+    tables = [
+        pa.table(
+            {"lat": [1.0] * len(values), "lon": [1.0] * len(values), "cell": pa.array(values, type)}
+        )
+        for values, type in zip((here, there), types, strict=True)
+    ]
+    matches = georesolve.nearest(*tables, by="cell").to_pydict()
+    expected = [there.index(one) if one is not None and one in there else None for one in here]
+    assert matches["reference"] == expected
+    none = ["missing_value" if one is None else "no_reference" for one in here]
+    assert matches["status"] == [
+        status if row is None else "matched" for row, status in zip(expected, none, strict=True)
+    ]
+
+
+def test_cells_of_polars_and_arrays():
+    cells = [2**64 - 1, 2**63]
+    frame = pl.DataFrame({"lat": [0.0, 0.0], "lon": [0.0, 0.0]})
+    wide = frame.with_columns(cell=pl.Series(cells, dtype=pl.Int128))
+    arrays = {"lat": [0.0, 0.0], "lon": [0.0, 0.0], "cell": np.array(cells[::-1], np.uint64)}
+    assert georesolve.nearest(wide, arrays, by="cell")["reference"].to_list() == [1, 0]
+    assert georesolve.nearest(arrays, wide, by="cell")["reference"].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("kind", [pl.Categorical, pl.Enum(["c", "b", "a"])])
+def test_categories_of_polars_compare_by_value(kind, tmp_path):
+    text = pl.DataFrame({"lat": [0.0] * 3, "lon": [0.0] * 3, "kind": ["c", None, "a"]})
+    frame = text.with_columns(pl.col("kind").cast(kind))
+    frame.write_ipc(path := tmp_path / "frame.arrow")
+    for observations in (frame, frame.lazy(), str(path)):
+        for references in (frame.reverse(), text.reverse(), georesolve.Index(text.reverse())):
+            matches = georesolve.nearest(observations, references, by="kind", columns=["kind"])
+            assert [*matches["reference"].to_numpy()[[0, 2]]] == [2, 0]
+            pairs = georesolve.within(observations, references, 1.0, by="kind", how="left")
+            statuses = pa.array(pairs["status"]).to_pylist()
+            assert statuses == ["matched", "missing_value", "matched"]
+
+
+@pytest.mark.parametrize(
+    ("observations", "references", "words", "row"),
+    [
+        ((pa.uint64(), 1, 2**63 + 7), (pa.int64(), 1), rf"'at' holds {2**63 + 7} in row 1", 1),
+        ((pa.int64(), 1, None, -(2**63)), (pa.int64(), 1), rf"'at' holds -{2**63} in row 2", 2),
+        (
+            (pa.timestamp("s"), 5, 2**38),
+            (pa.timestamp("ns"), 1),
+            r"'at' holds 10680-\S+ \S+ in row 1: allowed is what timestamp\[ns\] holds",
+            1,
+        ),
+    ],
+)
+def test_times_that_64_bits_do_not_hold(observations, references, words, row):
+    tables = [
+        pa.table(
+            {"lat": [1.0] * len(values), "lon": [1.0] * len(values), "at": pa.array(values, type)}
+        )
+        for type, *values in (observations, references)
+    ]
+    for first, second, role in ((*tables, "observations"), (*tables[::-1], "references")):
+        with pytest.raises(georesolve.InvalidInput, match=rf"{role}: .*{words}") as refused:
+            georesolve.nearest(first, second, time="at", rank_by="time")
+        [place] = refused.value.errors
+        assert (place["file"], place["column"], place["row"]) == (role, "at", row)
+
+
+def test_times_too_far_apart_are_told_with_their_rows():
+    frames = [
+        pd.DataFrame({"lat": [1.0, 1.0], "lon": [1.0, 1.0], "at": pd.to_datetime(times)})
+        for times in (["2020-01-01", pd.Timestamp.max], ["1677-09-22", "1677-09-22"])
+    ]
+    frames = [frame.assign(at=frame["at"].astype("datetime64[ns]")) for frame in frames]
+    with pytest.raises(
+        georesolve.InvalidInput, match=r"observation 0 and reference 0 are farther apart .* in ns"
+    ) as refused:
+        georesolve.nearest(*frames, time="at", rank_by="time")
+    assert [place["row"] for place in refused.value.errors] == [0, 0]
+
+
+@pytest.mark.parametrize("length", ["2W", "1D12h", "PT15M", "00:15:00"])
+def test_lengths_of_time_that_only_pandas_reads(length):
+    moment = pa.array([dt.datetime(2020, 1, 1)], pa.timestamp("s"))
+    table = pa.table({"lat": [1.0], "lon": [1.0], "at": moment})
+    with pytest.raises(georesolve.InvalidOption, match=r"pandas\.Timedelta\(.*got"):
+        georesolve.nearest(table, table, time="at", max_time=length)
+    matches = georesolve.nearest(table, table, time="at", max_time=pd.Timedelta(length))
+    assert matches["reference"].to_pylist() == [0]

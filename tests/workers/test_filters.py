@@ -68,10 +68,10 @@ def test_pieces_of_references_do_not_show(tmp_path, monkeypatch):
     degrees = [axis.to_numpy() for axis in columns.columns[:2]]
 
     def found(match):
-        narrowed = resident_keys(sets[1], match.filters).narrowed(match, columns)
+        filters = resident_keys(sets[1], match.filters).bind(match, columns)
         job = Job(*sets, match, id="pieces", folder=tmp_path)
-        question = question_of(job, Chunk(0, sets[0].rows), narrowed)
-        return question.answer(Batch(*degrees, 0, 0.0, narrowed))
+        question = question_of(job, Chunk(0, sets[0].rows), filters)
+        return question.answer(Batch(*degrees, 0, 0.0, filters))
 
     whole = found(match)
     with memory.in_pieces(37):
