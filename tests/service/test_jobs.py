@@ -28,6 +28,7 @@ from tests.conftest import (
     points,
     run_nearest,
     running_service,
+    small_job,
     store_points,
     wait_until,
 )
@@ -197,6 +198,31 @@ def test_without_a_cluster_the_service_says_so(tmp_path):
         assert client.get("/jobs").json()["jobs"] == []
         answer = run_nearest(client, body, {"Prefer": "respond-async"})
         assert client.get(answer.headers["location"]).json()["status"] == "accepted"
+
+
+def test_nothing_below_a_dismissed_job_is_given(service):
+    """Every address below a job answers 410, but its events, which end with the job."""
+    finished_job, other_job = (small_job(service).headers["location"] for _ in range(2))
+    finished(service, finished_job)
+    part = service.get(f"{finished_job}/results/parts").json()["parts"][0]["href"]
+    values = {"z": 0, "x": 0, "y": 0, "name": part.rpartition("/")[2]}
+    paths = [
+        path.removeprefix("/jobs/{id}").format(**values)
+        for path, operations in service.get("/api").json()["paths"].items()
+        if path.startswith("/jobs/{id}/") and "get" in operations
+    ]
+    assert {"/report", "/shapes", "/tiles", "/results/matches.geojson"} <= {*paths}
+    for job in (finished_job, other_job):
+        service.delete(job).raise_for_status()
+        for path in paths:
+            answer = service.get(
+                job + path, params={"bbox": "-10,-10,10,10"} if "shapes" in path else None
+            )
+            if path == "/events":
+                assert "event: end" in answer.text
+            else:
+                assert (path, answer.status_code) == (path, 410)
+                assert answer.json()["type"].endswith(":job-dismissed")
 
 
 def test_a_job_dismissed_before_its_turn_is_cleared_away_at_once(tmp_path):

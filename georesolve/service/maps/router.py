@@ -19,7 +19,12 @@ from georesolve.service.jobs.router import Job
 from georesolve.service.links import base_of
 from georesolve.service.maps.cache import Drawn, Maps
 from georesolve.service.maps.picture import empty_tile, picture, scale_of
-from georesolve.service.results.response import OwnResults, Results, result_of
+from georesolve.service.results.response import (
+    OwnResults,
+    Results,
+    refuse_without_result,
+    result_of,
+)
 from georesolve.service.store.rows import JobRow
 from georesolve.workers.results.distances import PERCENTS
 from georesolve.workers.results.manifest import Manifest
@@ -221,6 +226,7 @@ class _JobMap(NamedTuple):
 
 
 async def _map_of(job: Job, results: OwnResults, request: Request) -> _JobMap:
+    refuse_without_result(job)
     return _JobMap(job, results, request.app.state.maps)
 
 

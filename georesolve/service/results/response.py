@@ -76,7 +76,7 @@ class Results:
 
     async def response(self, job: JobRow, request: Request) -> Response:
         """The result of a job, in the way that its client wished to have it."""
-        _refuse_without_result(job)
+        refuse_without_result(job)
         monitor = f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'
         format = format_of(job.delivery, request.headers)
         if job.delivery.transmission == "reference" or job.delivery.output:
@@ -94,7 +94,7 @@ class Results:
 
     async def in_format(self, job: JobRow, format: Format, request: Request) -> Response:
         """The result of a job in a format, whole or the range that was asked for."""
-        _refuse_without_result(job)
+        refuse_without_result(job)
         _refuse_elsewhere(job)
         lines = " lines" if format.geometry == "line" else ""
         headers = answers.saved_as(format.name, f"{job.name}{lines}.{format.suffix}")
@@ -143,7 +143,7 @@ class Results:
 
     def manifest_of(self, job: JobRow) -> Manifest:
         """The manifest of a job's result."""
-        _refuse_without_result(job)
+        refuse_without_result(job)
         assert job.report is not None, "a result has a report"
         with result_of(job):
             folder = self.store.job_folder(job.id)
@@ -275,7 +275,8 @@ def _refuse_elsewhere(job: JobRow) -> None:
         )
 
 
-def _refuse_without_result(job: JobRow) -> None:
+def refuse_without_result(job: JobRow) -> None:
+    """Raise the problem of a job that was dismissed, has failed, is live or has expired."""
     if job.status == "dismissed":
         raise _gone(job)
     if job.problem is not None:
