@@ -131,6 +131,38 @@ def test_what_is_made_as_it_is_sent_has_no_length_and_no_ranges(service, job, su
         assert head.headers[name] == whole.headers[name]
 
 
+OLD, NEW = "Thu, 01 Jan 1970 00:00:00 GMT", "Fri, 01 Jan 2100 00:00:00 GMT"
+
+
+def test_a_result_is_given_only_where_the_precondition_holds(service, job):
+    parquet = f"{job}/results/matches.parquet"
+    tag = service.get(parquet).headers["etag"]
+    part = service.get(f"{job}/results/parts").json()["parts"][0]["href"]
+    tag_of_part = service.get(part).headers["etag"]
+    tags = {f"{job}/results": tag, parquet: tag, part: tag_of_part}
+    for url, own in tags.items():
+        holds = [own, f'"other", {own}', "*"]
+        fails = ['"other"', f"W/{own}", own.strip('"'), ""]
+        for given in holds:
+            assert service.get(url, headers={"If-Match": given}).status_code == 200
+            # A date counts only without If-Match.
+            both = {"If-Match": given, "If-Unmodified-Since": OLD}
+            assert service.get(url, headers=both).status_code == 200
+        for given in fails:
+            for more in ({}, {"Range": "bytes=0-1"}, {"If-None-Match": own}):
+                refused = service.get(url, headers={"If-Match": given, **more})
+                assert refused.status_code == 412, (url, given, more)
+                assert refused.json()["type"].endswith(":precondition-failed")
+        assert service.get(url, headers={"If-Unmodified-Since": NEW}).status_code == 200
+        assert service.get(url, headers={"If-Unmodified-Since": "soon"}).status_code == 200
+        assert service.get(url, headers={"If-Unmodified-Since": OLD}).status_code == 412
+    # Formats that are made as they are sent have no ETag.
+    for suffix in STREAMED:
+        url = f"{job}/results/matches.{suffix}"
+        assert service.get(url, headers={"If-Match": tag}).status_code == 412
+        assert service.get(url, headers={"If-Match": "*"}).status_code == 200
+
+
 def test_ranges_and_conditions(service, job):
     url = f"{job}/results/matches.parquet"
     whole = service.get(url)
@@ -158,6 +190,13 @@ def test_ranges_and_conditions(service, job):
     for known in (tag, f'"other", W/{tag}', "*"):
         assert get(If_None_Match=known, Range="bytes=0-1").status_code == 304
     assert get(If_None_Match='"other"').status_code == 200
+
+    modified = whole.headers["last-modified"]
+    for known, status in ((modified, 304), ("Thu, 01 Jan 1970 00:00:00 GMT", 200), ("soon", 200)):
+        assert get(If_Modified_Since=known).status_code == status
+        # If-None-Match counts before a date.
+        assert get(If_None_Match=tag, If_Modified_Since=known).status_code == 304
+    assert get(If_None_Match='"other"', If_Modified_Since=modified).status_code == 200
 
     beyond = get(Range=f"bytes={size}-")
     assert (beyond.status_code, beyond.headers["content-range"]) == (416, f"bytes */{size}")

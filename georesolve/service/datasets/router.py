@@ -21,7 +21,7 @@ from georesolve.service.auth.access import OwnStore, own
 from georesolve.service.datasets.library import Library
 from georesolve.service.disk import Checks
 from georesolve.service.http import examples, openapi
-from georesolve.service.http.answers import File, file_response, saved_as
+from georesolve.service.http.answers import File, file_response, refuse_unmatched, saved_as
 from georesolve.service.http.bodies import media_type
 from georesolve.service.http.parameters import Renaming, Title, parameters_of
 from georesolve.service.links import Link, base_of, links_of_page
@@ -293,20 +293,35 @@ def get_datasets(request: Request, store: OwnStore, page: Annotated[Page, Query(
     "/datasets/{id}",
     summary="A dataset",
     responses={200: {"description": "the dataset", "headers": _ETAG}},
+    openapi_extra=openapi.IF_MATCH,
 )
 @pools.database.handler
-def get_dataset(id: DatasetId, library: OwnLibrary, response: Response) -> DatasetInfo:
+def get_dataset(
+    id: DatasetId, library: OwnLibrary, request: Request, response: Response
+) -> DatasetInfo:
     """A registered dataset: its rows, columns, extent, checksum and when it expires."""
-    return _info(library.get(id), library.store, response)
+    # No 304: the tag is that of the points, and names and the expiry change without them.
+    return _info(_matching(id, library, request), library.store, response)
 
 
-@router.patch("/datasets/{id}", summary="Change what a dataset is called")
+def _matching(id: str, library: Library, request: Request) -> DatasetRow:
+    """The dataset with this id or name; PreconditionFailed if If-Match names other content."""
+    row = library.get(id)
+    refuse_unmatched(request, row.dataset.sha256)
+    return row
+
+
+@router.patch(
+    "/datasets/{id}",
+    summary="Change what a dataset is called",
+    openapi_extra=openapi.IF_MATCH,
+)
 @pools.database.handler
 def rename_dataset(
-    id: DatasetId, renaming: Renaming, library: OwnLibrary, response: Response
+    id: DatasetId, renaming: Renaming, library: OwnLibrary, request: Request, response: Response
 ) -> DatasetInfo:
     """Call a dataset something else: lists show it, and its id and `names` stay."""
-    row = library.get(id)
+    row = _matching(id, library, request)
     library.store.rename_dataset(row.id, renaming.name)
     return _info(library.get(row.id), library.store, response)
 
@@ -394,7 +409,10 @@ async def get_first_rows(
     return Response(content, media_type="application/json")
 
 
-@router.delete("/datasets/{id}", summary="Remove a dataset", status_code=204)
-async def remove_dataset(id: DatasetId, library: OwnLibrary) -> None:
+@router.delete(
+    "/datasets/{id}", summary="Remove a dataset", status_code=204, openapi_extra=openapi.IF_MATCH
+)
+async def remove_dataset(id: DatasetId, library: OwnLibrary, request: Request) -> None:
     """Remove a dataset; results made with it stay. By its name, all versions of that."""
+    await pools.database(_matching, id, library, request)
     await library.store.files(library.remove, id)

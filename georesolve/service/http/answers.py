@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from email.utils import formatdate, parsedate_to_datetime
 from functools import lru_cache
 from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import quote
@@ -31,6 +32,8 @@ BLOCK_BYTES = 1 << 20
 _CHECKED_BYTES = 64 << 20
 """So much is checked before an answer begins; what follows is checked in its turn."""
 _KEPT_HEADERS = 64
+_OF_BODIES = ("content-length", "content-type", "server-timing")
+_TAGS = re.compile(r'(W/)?"([^"]*)"')
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?", re.ASCII)
 
 Run = Callable[..., Awaitable[Any]]
@@ -114,14 +117,70 @@ def _quality(format: Format, ranges: list[str]) -> float:
     return max(found)[1]
 
 
-def unchanged(request: Request, headers: Mapping[str, str]) -> Response | None:
-    """304 if the client has an answer with these headers, be its `ETag` made weak by a proxy."""
-    etag = headers["ETag"]
-    known = {tag.strip() for tag in request.headers.get("if-none-match", "").split(",")}
-    # For other methods it means something else, which no client of theirs can want.
-    if request.method == "GET" and known & {etag, f"W/{etag}", "*"}:
-        return Response(status_code=304, headers=headers)
-    return None
+def lists_tag(given: str, tag: str | None, *, weak: bool = False) -> bool:
+    """Whether the value of If-Match or If-None-Match lists a tag, which stands without quotes.
+
+    `weak` compares as If-None-Match does: a proxy may have made the tag weak (RFC 9110, 8.8.3.2).
+    """
+    if given.strip() == "*":
+        return True
+    return any(tag == listed and (weak or not prefix) for prefix, listed in _TAGS.findall(given))
+
+
+def refuse_unmatched(request: Request, etag: str | None, modified_s: int | None = None) -> None:
+    """Refuse a request whose If-Match, or else If-Unmodified-Since, does not hold (RFC 9110, 13.2).
+
+    `etag` stands without quotes; None for an answer without one, which matches `*` alone.
+    """
+    given = _all_of(request, "if-match")
+    if given is not None:
+        if not lists_tag(given, etag):
+            has = "no ETag" if etag is None else f'the ETag "{etag}"'
+            raise errors.PreconditionFailed(
+                f"{request.url.path} has {has}, and If-Match is {given[:200]!r}: leave If-Match "
+                "out, or read the resource again"
+            )
+        return
+    date = _date_of(request, "if-unmodified-since")
+    if modified_s is not None and date is not None and modified_s > date:
+        raise errors.PreconditionFailed(
+            f"{request.url.path} was modified at {formatdate(modified_s, usegmt=True)}, after "
+            f"{request.headers['if-unmodified-since']!r}: read the resource again"
+        )
+
+
+def unchanged(
+    request: Request, headers: Mapping[str, str], modified_s: int | None = None
+) -> Response | None:
+    """304 if the client has an answer with these headers; refuse as `refuse_unmatched` does."""
+    tag = headers["ETag"].strip('"')
+    refuse_unmatched(request, tag, modified_s)
+    # Other methods have no answer that a client could keep.
+    if request.method != "GET":
+        return None
+    known, date = _all_of(request, "if-none-match"), _date_of(request, "if-modified-since")
+    if known is not None:
+        is_known = lists_tag(known, tag, weak=True)
+    else:
+        is_known = modified_s is not None and date is not None and modified_s <= date
+    if not is_known:
+        return None
+    # An answer without a body must not announce the length of one.
+    kept = {name: value for name, value in headers.items() if name.lower() not in _OF_BODIES}
+    return Response(status_code=304, headers=kept)
+
+
+def _all_of(request: Request, name: str) -> str | None:
+    """All values of a header as one list; None without the header."""
+    return ", ".join(request.headers.getlist(name)) if name in request.headers else None
+
+
+def _date_of(request: Request, name: str) -> float | None:
+    """The date of a header in seconds since 1970; None without a valid one (RFC 9110, 13.1.3)."""
+    try:
+        return parsedate_to_datetime(request.headers.get(name, "")).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 async def file_response(
@@ -129,8 +188,10 @@ async def file_response(
 ) -> Response:
     """Answer with a file that `run` asks for, ranges of it, or 304; FileNotFoundError."""
     tag = {"ETag": f'"{file.etag}"', "Cache-Control": "private, immutable"}
-    headers = {**(headers or {}), **tag}
-    return unchanged(request, headers) or _Answer(run, file, await run(file.open), headers)
+    headers, modified_s = {**(headers or {}), **tag}, file.modified.changed_ns // 10**9
+    return unchanged(request, headers, modified_s) or _Answer(
+        run, file, await run(file.open), headers
+    )
 
 
 class _Answer(FileResponse):

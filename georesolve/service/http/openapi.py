@@ -20,6 +20,10 @@ _KNOWN = {
     "If-None-Match": "the ETag of what the client has: 304 if that is still it; for example "
     '`"23ce787a"`'
 }
+_MATCH = {
+    "If-Match": "the ETag that the resource must have: 412 if the ETag is another one; for example "
+    '`"23ce787a"`'
+}
 _DIGEST = {
     "Content-Digest": "sha-256 or sha-512 of the body as RFC 9530 has it; what comes otherwise is "
     "refused; for example `sha-256=:k4RnCkMbG1h+LXSYZDSY1QvwwBmdQcT2Qk3LK3C1iO4=:`"
@@ -32,7 +36,8 @@ def _told(headers: dict[str, str]) -> dict[str, Any]:
     return {"parameters": told}
 
 
-_FILE_HEADERS, IF_NONE_MATCH, CONTENT_DIGEST = map(_told, (_RANGE | _KNOWN, _KNOWN, _DIGEST))
+_FILE_HEADERS = _told(_RANGE | _KNOWN | _MATCH)
+IF_NONE_MATCH, IF_MATCH, CONTENT_DIGEST = map(_told, (_KNOWN, _MATCH, _DIGEST))
 """Headers that operations heed: for the argument `openapi_extra` of a route."""
 
 

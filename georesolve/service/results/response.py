@@ -80,8 +80,10 @@ class Results:
         monitor = f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'
         format = format_of(job.delivery, request.headers)
         if job.delivery.transmission == "reference" or job.delivery.output:
+            answers.refuse_unmatched(request, None)
             response = _reference(job, format, request)
         elif job.delivery.response == "document":
+            answers.refuse_unmatched(request, None)
             response = await self._document(job, format, request)
         else:
             response = await self.in_format(job, format, request)
@@ -101,6 +103,7 @@ class Results:
         headers["Link"] = f'<{base_of(request)}/jobs/{job.id}>; rel="monitor"'
         if format == PARQUET:
             return await self.parquet(job, request, headers=headers)
+        answers.refuse_unmatched(request, None)
         with result_of(job):
             run, pieces = await self._making(job, format), self._pieces(job, format)
             return await _stream_response(run, pieces, format, headers)

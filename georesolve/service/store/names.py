@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from georesolve.service import errors
 from georesolve.service.clock import is_id, now
+from georesolve.service.http.answers import lists_tag
 from georesolve.service.http.openapi import TEXT
 from georesolve.service.store.engine import Queries
 from georesolve.service.store.schema import is_registered, kept, names
@@ -57,17 +58,11 @@ class Condition(BaseModel):
                 f"there is a dataset {name!r} already, and If-None-Match asks for none: give its "
                 "ETag as If-Match to replace it"
             )
-        elif not self._allows(sha256):
+        elif self.matches is not None and not lists_tag(self.matches, sha256):
             raise errors.PreconditionFailed(
                 f'the newest version of {name!r} has the ETag "{sha256}", and If-Match another: '
                 "look what has changed before you replace it"
             )
-
-    def _allows(self, sha256: str) -> bool:
-        """Whether If-Match has this tag, and not as a weak one."""
-        if self.matches is None or self.matches.strip() == "*":
-            return True
-        return ("", sha256) in re.findall(r'(W/)?"([^"]*)"', self.matches)
 
 
 class Names(Queries):
