@@ -270,6 +270,17 @@ def test_one_point_is_asked_for_by_its_address(service):
         answer = service.get("/nearest", params=asked)
         assert answer.status_code == 200
         assert answer.content == expected.content
+        tag = answer.headers["etag"]
+        assert answer.headers["cache-control"] == "private, no-cache"
+        for known in (tag, f'"other", W/{tag}', "*"):
+            again = service.get("/nearest", params=asked, headers={"If-None-Match": known})
+            assert (again.status_code, again.content) == (304, b"")
+            assert again.headers["etag"] == tag
+            assert "content-length" not in again.headers
+        again = service.get("/nearest", params=asked, headers={"If-None-Match": '"other"'})
+        assert (again.status_code, again.content) == (200, answer.content)
+        refused = service.get("/nearest", params=asked, headers={"If-Match": '"other"'})
+        assert refused.status_code == 412
     text = service.get(
         "/nearest", params={**point, "references": name}, headers={"Accept": "text/csv"}
     )

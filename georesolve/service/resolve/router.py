@@ -19,7 +19,7 @@ from georesolve.query import Question
 from georesolve.service import errors
 from georesolve.service.auth.access import own
 from georesolve.service.http import examples, openapi
-from georesolve.service.http.answers import wanted_format
+from georesolve.service.http.answers import unchanged, wanted_format
 from georesolve.service.http.bodies import media_type
 from georesolve.service.http.parameters import parameters_of, refuse_query
 from georesolve.service.jobs.models import StatusInfo
@@ -63,7 +63,8 @@ _FORM = openapi.form_request(
 
 _POINT = ("lat", "lon", "references")
 _DEGREES = "degrees, WGS 84"
-_AT_ONCE = matches_route("the matches, in the format that Accept likes best", {}, first=JSON)
+_MATCHES = "the matches, in the format that Accept likes best"
+_AT_ONCE = matches_route(_MATCHES, {}, first=JSON)
 
 
 @router.post(
@@ -92,8 +93,15 @@ async def nearest(request: Request) -> Response:
     "/nearest",
     operation_id="nearestOfPoint",
     summary="The nearest references of one point, at once",
-    **_AT_ONCE,
-    openapi_extra=openapi.query(MatchParameters, without=("lat", "lon", "question", *FILTERS)),
+    **matches_route(_MATCHES, openapi.UNCHANGED, first=JSON),
+    openapi_extra={
+        "parameters": [
+            *openapi.query(MatchParameters, without=("lat", "lon", "question", *FILTERS))[
+                "parameters"
+            ],
+            *openapi.IF_NONE_MATCH["parameters"],
+        ]
+    },
 )
 async def nearest_of_point(
     request: Request,
@@ -115,7 +123,11 @@ async def nearest_of_point(
     name = references if ":" in references else f"dataset:{references}"
     given = {"observations": {"lat": [lat], "lon": [lon]}, "references": name}
     query = [one for one in request.query_params.multi_items() if one[0] not in _POINT]
-    return await _at_once(request, "nearest", parameters_of(MatchInputs, query, given=given))
+    inputs = parameters_of(MatchInputs, query, given=given)
+    response = await _at_once(request, "nearest", inputs)
+    # To be kept and asked again with its ETag: the dataset may have a new version.
+    response.headers["Cache-Control"] = "private, no-cache"
+    return unchanged(request, response.headers) or response
 
 
 @router.post(
