@@ -254,6 +254,37 @@ def test_a_key_with_a_new_secret_keeps_what_is_its_own(guarded):
     assert keys(data_dir, "rotate", new[:11]).stdout.startswith("gr_")
 
 
+def test_no_answer_enters_a_shared_cache(guarded):
+    """Every answer is private and differs by the key; JSON is not stored at all."""
+    client, ann, _ = guarded
+    body = {"observations": SET, "references": SET}
+    job = run_nearest(ann, body, {"Prefer": "respond-async"}).headers["location"]
+    finished(ann, job)
+    csv = {"content": "lat,lon\n1,2\n", "headers": {"Content-Type": "text/csv"}}
+    dataset = ann.post("/datasets", **csv).headers["location"]
+    part = ann.get(f"{job}/results/parts").json()["parts"][0]["href"]
+    known = {"z": 0, "x": 0, "y": 0, "name": part.rpartition("/")[2]}
+    queries = {"/nearest": {"lat": 1, "lon": 2, "references": dataset.rpartition("/")[2]}}
+    stored = {"/nearest": "private, no-cache"}
+    paths = ann.get("/api").json()["paths"]
+    for path in (one for one, operations in paths.items() if "get" in operations):
+        above = dataset if path.startswith("/datasets/{id}") else job
+        id = "nearest" if path.startswith("/processes") else above.rpartition("/")[2]
+        for holder in (ann, client):
+            answer = holder.get(path.format(**known, id=id), params=queries.get(path))
+            vary = re.split(r",\s*", answer.headers["vary"])
+            assert {"Authorization", "X-API-Key"} <= {*vary}, path
+            assert len(vary) == len({*vary})
+            caching = answer.headers["cache-control"]
+            assert caching.startswith("private"), path
+            if answer.headers["content-type"].partition(";")[0].endswith("/json"):
+                wanted = stored.get(path, "private, no-store") if answer.is_success else None
+                if not path.startswith("/jobs/{id}/results"):
+                    assert caching == (wanted or "private, no-store"), path
+    assert "Accept" in ann.get(f"{job}/results").headers["vary"]
+    assert ann.get(f"{job}/results").headers["cache-control"] == "private, immutable"
+
+
 def test_the_role_metrics_reads_metrics_alone(guarded):
     client, ann, _ = guarded
     key = new_key(client.log.with_suffix(""), "prometheus", "--role", "metrics")

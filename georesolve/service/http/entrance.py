@@ -24,6 +24,8 @@ from georesolve.workers.logs import about
 logger = logging.getLogger(__name__)
 
 HEADER = "X-Request-ID"
+_CREDENTIALS = "Authorization, X-API-Key"
+"""Headers with a key, by which answers differ."""
 _SANE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _JOB_PATH = re.compile(r"/jobs/([0-9a-f]{32})(?:/|$)")
 _LONGEST_PATH = 300
@@ -69,6 +71,7 @@ class Entrance:
             if message["type"] == "http.response.start":
                 answered = MutableHeaders(scope=message)
                 answered[HEADER] = id
+                _refuse_shared_caches(answered)
                 status, job = message["status"], job or _job_of(answered.get("location", ""))
             await send(message)
             if message["type"] == "http.response.body" and not message.get("more_body"):
@@ -113,6 +116,13 @@ class Entrance:
         known = {name: value for name, value in fields.items() if value not in (None, "")}
         line = "%s %s %s %d in %.3f s"
         logger.info(line, client, method, path, status, seconds, extra=known)
+
+
+def _refuse_shared_caches(headers: MutableHeaders) -> None:
+    """Keep an answer out of shared caches, and out of all caches unless the answer allows them."""
+    given = headers.get("Cache-Control", "no-store")
+    headers["Cache-Control"] = given if given.startswith("private") else f"private, {given}"
+    headers.add_vary_header(_CREDENTIALS)
 
 
 def _put_below(root: str, scope: Scope) -> None:
