@@ -285,8 +285,25 @@ def test_no_answer_enters_a_shared_cache(guarded):
     assert ann.get(f"{job}/results").headers["cache-control"] == "private, immutable"
 
 
+def test_the_role_user_sees_neither_checks_nor_metrics(guarded):
+    client, ann, ben = guarded
+    with as_holder(client, "gr_wrong") as stranger:
+        for holder in (ann, ben, client, stranger):
+            for path in ("/readyz", "/healthz"):
+                answer = holder.get(path)
+                assert (answer.status_code, answer.json()) == (200, {"status": "ok", "checks": []})
+    refused = ann.get("/metrics")
+    assert (refused.status_code, "role user" in refused.json()["detail"]) == (403, True)
+    assert client.get("/metrics").status_code == 401
+    key = new_key(client.log.with_suffix(""), "operator", "--role", "admin")
+    with as_holder(client, key) as operator:
+        wait_until(lambda: operator.get("/jobs").status_code == 200)
+        assert "georesolve_workers" in operator.get("/metrics").text
+        assert operator.get("/readyz").json()["checks"]
+
+
 def test_the_role_metrics_reads_metrics_alone(guarded):
-    client, ann, _ = guarded
+    client, _, _ = guarded
     key = new_key(client.log.with_suffix(""), "prometheus", "--role", "metrics")
     with as_holder(client, key) as prometheus:
         wait_until(lambda: prometheus.get("/metrics").status_code == 200)
@@ -297,7 +314,6 @@ def test_the_role_metrics_reads_metrics_alone(guarded):
             assert refused.status_code == 403, path
             assert refused.json()["type"] == "urn:georesolve:problem:forbidden"
             assert "reads /metrics and nothing else" in refused.json()["detail"]
-    assert ann.get("/metrics").status_code == 200
 
 
 def test_the_role_admin_sees_what_all_have(guarded):

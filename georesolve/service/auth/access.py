@@ -30,7 +30,7 @@ from georesolve.service.store.store import Store
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/healthz"})
-"""What anybody may ask: probes know neither keys nor names, and are told the status alone."""
+"""What anybody may ask: who has no key of an operator is told the status alone."""
 _ALIVE = "/livez"
 """It waits for nothing, the keys included."""
 DOCUMENTATION = "/docs"
@@ -87,6 +87,7 @@ class Access:
                 owner, role = await self._caller_of(connection)
                 whole = connection.app.state.service
                 connection.state.owner = owner
+                connection.state.is_operator = not owner or role != "user"
                 connection.state.service = whole.of(owner, sees_all=role == "admin")
                 refuse_repeated(connection)
             except errors.Problem as problem:
@@ -202,6 +203,11 @@ def _refuse_beyond(key: Key, connection: HTTPConnection) -> None:
         raise errors.Forbidden(
             f"the key {key.prefix} of {key.name!r} has the role metrics, which reads {METRICS} and "
             "nothing else: send a key with the role user"
+        )
+    if key.role == "user" and own_path(connection.scope) == METRICS:
+        raise errors.Forbidden(
+            f"the key {key.prefix} of {key.name!r} has the role user, and {METRICS} is for the "
+            "roles metrics and admin: ask the operator of the service for such a key"
         )
 
 

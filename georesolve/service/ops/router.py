@@ -38,7 +38,9 @@ class Health(BaseModel):
     """
 
     status: Literal["ok", "full", "unavailable"]
-    checks: list[Check] = Field(description="one a line; none without a key where one is needed")
+    checks: list[Check] = Field(
+        description="one a line; none for keys of the role user, or without a needed key"
+    )
 
 
 _PATIENCE_SECONDS = 2.0
@@ -64,13 +66,13 @@ async def get_life() -> Health:
 def get_health(request: Request, response: Response) -> Health:
     """The service can do its work; 503 when it cannot.
 
-    The checks say why, to those who have a key or need none.
+    The checks say why, to keys of the roles `admin` and `metrics`, and where no key is needed.
     """
     health = _health(request.app.state.service)
     if health.status == "unavailable":
         response.status_code = 503
         response.headers["Retry-After"] = "2"
-    if getattr(request.state, "owner", None) is None:
+    if not getattr(request.state, "is_operator", False):
         return Health(status=health.status, checks=[])
     return health
 

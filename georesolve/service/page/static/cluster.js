@@ -17,11 +17,23 @@ function samplesOf(metrics) {
   });
 }
 
+// Keys of the role user are told the status alone.
+const withoutRole = (error) => {
+  if (error.document?.status !== 403) throw error;
+  return null;
+};
+
 export async function showCluster(main) {
   document.title = "Cluster · georesolve";
   const shown = element("div");
   const look = async () => {
-    const [{ status, checks }, metrics] = await Promise.all([health(), text("metrics")]);
+    const [{ status, checks }, metrics] = await Promise.all([health(), text("metrics").catch(withoutRole)]);
+    if (metrics === null) {
+      const words = "Checks and figures are shown to keys of the roles admin and metrics.";
+      shown.replaceChildren(element("section", { class: "card" }, definitions([["state", status]]), element("p", { class: "faint" }, words)));
+      setTimeout(look, LOOK_MS);
+      return;
+    }
     const samples = samplesOf(metrics);
     const sum = (name, labels = {}) =>
       samples
