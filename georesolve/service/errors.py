@@ -9,7 +9,6 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
-from georesolve.io import errors
 from georesolve.io import errors as io_errors
 
 PROBLEM_JSON = "application/problem+json"
@@ -55,7 +54,14 @@ def _problem(
     status: int, slug: str, title: str, retry_seconds: int | None = None, base: str = OWN_TYPES
 ) -> type[Problem]:
     about = {"status": status, "type": base + slug, "title": title, "retry_seconds": retry_seconds}
-    return type(slug.title().replace("-", ""), (Problem,), about)
+    problem: type[Problem] = type(slug.title().replace("-", ""), (Problem,), about)
+    if BY_TYPE.setdefault(problem.type, problem) is not problem:
+        raise ValueError(f"the problem type {problem.type} stands twice in the table")
+    return problem
+
+
+BY_TYPE: dict[str, type[Problem]] = {Problem.type: Problem}
+"""All problems by their type: a type has one status and one title."""
 
 
 # The table of all problems, by status, and after how many seconds to try again.
@@ -74,7 +80,7 @@ NoSuchJob = _problem(404, "no-such-job", "There is no such job", base=_OGC)
 NoSuchProcess = _problem(404, "no-such-process", "There is no such process", base=_OGC)
 ResultNotReady = _problem(404, "result-not-ready", "The job has no result yet", base=_OGC)
 NotAcceptable = _problem(406, "not-acceptable", "The result is not to be had in that format")
-ResultTooLarge = _problem(406, "result-too-large", "The result is too large for that format")
+TooLargeForFormat = _problem(406, "too-large-for-format", "The result is too large for that format")
 BodyTimeout = _problem(408, "body-timeout", "The rest of the body did not come")
 HeadTimeout = _problem(408, "head-timeout", "The headers did not come in time")
 DatasetInUse = _problem(409, "dataset-in-use", "A job still needs the dataset")
@@ -85,7 +91,7 @@ ResultExpired = _problem(410, "result-expired", "The result has expired")
 SetsGone = _problem(410, "sets-gone", "The sets of the job are not kept any more")
 JobDismissed = _problem(410, "job-dismissed", "The job was dismissed")
 PreconditionFailed = _problem(412, "precondition-failed", "ETag does not match")
-TooManyPairs = _problem(413, "result-too-large", "The result is too large")
+ResultTooLarge = _problem(413, "result-too-large", "The result is too large")
 TooLarge = _problem(413, "too-large", "The input is too large")
 UnsupportedFormat = _problem(415, "unsupported-format", "The format of the input is not supported")
 RangeNotSatisfiable = _problem(416, "range-not-satisfiable", "The file has no such range")
@@ -112,8 +118,8 @@ _OF_IO: dict[type[io_errors.Refused], type[Problem]] = {
     io_errors.SourceUnreadable: NotReady,
     io_errors.UnsupportedFormat: UnsupportedFormat,
     io_errors.NotRepresentable: NotAcceptable,
-    io_errors.RowTooWide: ResultTooLarge,
-    errors.ResultTooLarge: TooManyPairs,
+    io_errors.RowTooWide: TooLargeForFormat,
+    io_errors.ResultTooLarge: ResultTooLarge,
 }
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from georesolve.io.result_files import TableRows
 from georesolve.io.result_formats import FORMATS
-from georesolve.service.errors import ResultTooLarge
+from georesolve.service.errors import TooLargeForFormat
 from georesolve.service.resolve.outcome import CONVERTED_BYTES, converted
 from tests.conftest import finished, points, wait_until
 
@@ -304,7 +304,7 @@ def test_a_limit_on_what_parquet_holds_in_little(format):
     """One long name in every row, 400 MB of text."""
     name = pa.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["x" * 20_000])
     result = TableRows(pa.table({"reference_name": name.cast("string")}))
-    with pytest.raises(ResultTooLarge, match=f"limit of {CONVERTED_BYTES} bytes: take it as"):
+    with pytest.raises(TooLargeForFormat, match=f"limit of {CONVERTED_BYTES} bytes: take it as"):
         converted(result, format, no_sets)
 
 

@@ -402,7 +402,7 @@ async def get_first_rows(
         await store.files(library.whole, row.id, every_byte=True)
         raise
     if content is None:
-        raise errors.ResultTooLarge(
+        raise errors.TooLargeForFormat(
             f"as JSON the rows take more than {_MOST_BYTES} bytes: ask for fewer than {most} with "
             f"most, or take /datasets/{row.id}/data.parquet"
         )

@@ -185,7 +185,7 @@ def converted(rows: Rows, format: Format, sets: PointSets) -> bytes:
     assert format.pieces is not None, "Parquet is there"
     made = up_to(CONVERTED_BYTES, format.pieces(rows, sets))
     if made is None:
-        raise errors.ResultTooLarge(
+        raise errors.TooLargeForFormat(
             f"as {format.media_type} the result is larger than the limit of {CONVERTED_BYTES} "
             "bytes: take it as Parquet"
         )
@@ -229,7 +229,7 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> S
     if is_plain and terms.waits and not why_too_large(asked):
         # After half of the time that the client waits it is not too late to accept a job.
         left = terms.seconds_left()
-        with suppress(inline.NotAtHand, errors.ResultTooLarge, TimeoutError):
+        with suppress(inline.NotAtHand, errors.TooLargeForFormat, TimeoutError):
             async with asyncio.timeout(None if left is None else left / 2):
                 format = format_of(delivery, terms.headers)
                 return await looked_up(service, asked, format, time.perf_counter())
@@ -287,7 +287,7 @@ def _accept(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat |
     least = sampled(*asked.datasets, options).least if options.has_pairs and is_here else None
     size_bytes, most = result_bytes(*sizes, options, least), service.settings.result_bytes
     if least is not None and size_bytes > most:
-        raise errors.TooManyPairs(
+        raise errors.ResultTooLarge(
             f"a sample of both sets has {least} pairs, which take {size_bytes} bytes, and {most} "
             "are allowed: ask for a shorter distance, or for a summary"
         )

@@ -321,7 +321,7 @@ def _reference(job: JobRow, format: Format, request: Request) -> Response:
 
 def _as_problem(document: dict[str, Any]) -> errors.Problem:
     # The result stays away; the same work, sent again, finds room when somebody has made it.
-    kind = errors.StorageFull if document["status"] == errors.StorageFull.status else errors.Problem
+    kind = errors.StorageFull if document["type"] == errors.StorageFull.type else errors.Problem
     problem = kind(document["detail"], document.get("errors"))
     problem.status, problem.type = document["status"], document["type"]
     problem.title = document["title"]
