@@ -71,6 +71,41 @@ def test_no_more_than_its_threads_work_at_a_time(at_hand):
     asyncio.run(check())
 
 
+def test_a_slot_stays_taken_while_its_thread_works_for_a_cancelled_request(at_hand):
+    async def check():
+        work = HeldBack()
+        asked = [asyncio.create_task(at_hand.answer("ann", work.of(i))) for i in range(THREADS)]
+        while len(work.begun) < THREADS:
+            await asyncio.sleep(0.001)
+        for task in asked:
+            task.cancel()
+        assert all(isinstance(one, asyncio.CancelledError)
+                   for one in await asyncio.gather(*asked, return_exceptions=True))  # fmt: skip
+        # No slot is free: an answer of the event loop, too, waits for the threads.
+        waiting = asyncio.create_task(at_hand.answer("ben", work.of("ben"), lambda: "quick"))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert not waiting.done()
+        work.may_end.set()
+        assert await asyncio.wait_for(waiting, 60) == "quick"
+        assert await at_hand.answer("ann", work.of("again")) == "again"
+
+    asyncio.run(check())
+
+
+def test_a_slot_is_free_after_a_failure(at_hand):
+    async def check():
+        def fail():
+            raise InvalidInput("no")
+
+        for _ in range(THREADS + 1):
+            with pytest.raises(InvalidInput):
+                await at_hand.answer("ann", fail)
+        assert await at_hand.answer("ben", lambda: "answer") == "answer"
+
+    asyncio.run(asyncio.wait_for(check(), 60))
+
+
 def test_one_key_may_have_so_many_unanswered(at_hand):
     async def check():
         work = HeldBack()

@@ -5,11 +5,12 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from os import sched_getaffinity
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from georesolve.engine.inline import prepare, prepare_thread
 from georesolve.io.errors import Refused
@@ -101,7 +102,7 @@ class AtHand:
             )
         self._unanswered[owner] += 1
         try:
-            async with self._turns.place(owner):
+            async with slot(self._turns, owner) as held:
                 if owner:
                     # Those that came at the same time stand in line before the first of them
                     # begins: so their owners take turns.
@@ -113,9 +114,40 @@ class AtHand:
                     raise
                 except Exception as error:
                     logger.warning("a small request is answered by a thread: %r", error)
-                return await self._threads(function)
+                return await held(self._threads(function))
         finally:
             self._unanswered[owner] -= 1
+
+
+@asynccontextmanager
+async def slot(
+    turns: pools.Turns, owner: str
+) -> AsyncIterator[Callable[[Coroutine[Any, Any, T]], Awaitable[T]]]:
+    """Wait for a slot, which stays taken until the work has ended that the given function starts.
+
+    A thread goes on when its request is cancelled: a slot given back at that moment let one client
+    occupy more threads than its share.
+    """
+    await turns.take(owner)
+    works: list[asyncio.Task[T]] = []
+
+    def held(work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        works.append(asyncio.create_task(work))
+        return asyncio.shield(works[-1])
+
+    def free(work: asyncio.Task[T] | None = None) -> None:
+        if work is not None and not work.cancelled():
+            # Nobody waits for the error any more.
+            work.exception()
+        turns.give_back(owner)
+
+    try:
+        yield held
+    finally:
+        if works and not works[-1].done():
+            works[-1].add_done_callback(free)
+        else:
+            free()
 
 
 class Memory:

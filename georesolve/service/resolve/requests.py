@@ -25,7 +25,7 @@ from georesolve.service.http import openapi
 from georesolve.service.http.bodies import refuse_other_types
 from georesolve.service.http.parameters import parameters_of
 from georesolve.service.receiving.uploads import receive_body, receive_form
-from georesolve.service.resolve.context import Service
+from georesolve.service.resolve.context import Service, slot
 from georesolve.service.resolve.models import ROLES, JobParameters, MatchInputs, ResolveForm
 from georesolve.service.store.rows import Repeat
 
@@ -197,13 +197,17 @@ async def parsed(service: Service, content: bytearray, model: type[M]) -> M:
     """A body as a model, in a thread and in turn if it is large."""
     if len(content) <= SHORT_BYTES and _nested(content) <= _QUICKLY_NESTED:
         return _read_json(model, content)
-    async with service.reading.place(service.owner):
+
+    async def read() -> M:
         start = time.monotonic()
         try:
             return await pools.compute(service.owner, _read_json, model, content)
         finally:
             # Meanwhile others were hardly answered. They have as long before the next is read.
             await asyncio.sleep(time.monotonic() - start)
+
+    async with slot(service.reading, service.owner) as held:
+        return await held(read())
 
 
 def _read_json(model: type[M], content: bytes | bytearray) -> M:
