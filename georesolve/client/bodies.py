@@ -87,11 +87,13 @@ class Document(httpx.ByteStream):
         self.headers = {"Content-Type": "application/json", "Content-Length": str(len(encoded))}
 
 
-def columns_of(data: Any, most: int) -> dict[str, list[Any]] | None:
+def columns_of(data: Any, most: int) -> dict[str, list[Any]] | list[Any] | None:
     """The columns of a table of few rows, if JSON says all of them as they are; else None.
 
-    None also of what can be read once alone.
+    None also of what can be read once alone. Records without a row stay as they are.
     """
+    if _is_empty_list(data):
+        return []
     import numpy as np
     import pyarrow as pa
 
@@ -118,6 +120,11 @@ def columns_of(data: Any, most: int) -> dict[str, list[Any]] | None:
             return None
     columns: dict[str, list[Any]] = table.to_pydict()
     return columns
+
+
+def _is_empty_list(data: Any) -> bool:
+    """Whether data are records without a row, which say nothing of their columns."""
+    return isinstance(data, list) and not data
 
 
 def registered(data: Any) -> AtService | None:
@@ -167,6 +174,7 @@ def _stream(data: Any, name: str) -> "pa.RecordBatchReader":
     from georesolve.io import tables
     from georesolve.io.tables import OTHERS, NoColumn, as_column, as_table, kinds_of
 
+    data = {"lat": [], "lon": []} if _is_empty_list(data) else data
     try:
         if tables.are_records(data):
             data = as_table(tables.columns_of(data), name)

@@ -250,6 +250,30 @@ def test_a_job_is_waited_for_and_its_result_comes_in_every_format(client, servic
     assert refused.value.status == 410
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        [],
+        {"lat": [], "lon": []},
+        ([], []),
+        pd.DataFrame({"lat": [], "lon": []}),
+        pa.table({"lat": pa.array([], "f8"), "lon": pa.array([], "f8")}),
+        geopandas.GeoDataFrame(geometry=[], crs=4326),
+    ],
+    ids=lambda data: type(data).__name__,
+)
+def test_a_set_without_rows_gives_a_result_without_rows(client, data):
+    dataset = client.register(REFERENCES)
+    for references in (REFERENCES, dataset):
+        for matches in (
+            client.nearest(data, references),
+            client.within(data, references, 5.0),
+            client.submit(data, references).to_arrow(),
+        ):
+            assert len(matches) == 0
+            assert "distance_m" in (getattr(matches, "column_names", None) or matches.columns)
+
+
 def test_points_that_are_carried_are_geometries(client):
     frame = REFERENCES.to_pandas()
     sites = geopandas.GeoDataFrame(

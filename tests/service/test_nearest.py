@@ -111,6 +111,46 @@ def test_records_are_the_arrays_that_they_make(service, rows):
     assert service.post("/within", json=as_records | pairs).content == expected
 
 
+EMPTY_SETS = {
+    "records": [],
+    "records in an object": {"value": []},
+    "arrays": {"lat": [], "lon": [], "id": [], "name": []},
+    "GeoJSON": {"type": "FeatureCollection", "features": []},
+}
+
+
+@pytest.mark.parametrize("form", EMPTY_SETS)
+def test_a_set_without_rows_gives_a_result_without_rows(service, form):
+    """In every form, for every question, at once and as a job."""
+    full, empty = arrays(3, 64), EMPTY_SETS[form]
+    full |= {"name": ["a", "b", "c"], "id": ["x", "y", "z"]}
+    questions = [
+        ("nearest", {}, "observation,reference,distance_m,status"),
+        ("nearest", {"k": 3}, "observation,rank,reference,distance_m,status"),
+        ("within", {"distance_m": 5}, "observation,reference,distance_m,status"),
+        ("within", {"distance_m": 5, "summary": {"count": True}}, "observation,count,status"),
+    ]
+    if form != "GeoJSON":
+        carried = {"observation_columns": ["name"], "observation_id": "id"}
+        named = "observation,reference,distance_m,status,observation_id,observation_name"
+        questions += [("nearest", carried, named), ("nearest", {"by": ["name"]}, "reference")]
+    for question, options, header in questions:
+        body = {"observations": empty, "references": full, **options}
+        rows = service.post(f"/{question}", json=body)
+        assert (rows.status_code, rows.json()) == (200, []), rows.text
+        text = service.post(f"/{question}", json=body, headers={"Accept": "text/csv"}).text
+        assert len(text.splitlines()) == 1
+        assert {*header.split(",")} <= {*text.strip().replace('"', "").split(",")}
+        job = service.post(f"/processes/{question}/execution", json={"inputs": body})
+        assert job.status_code == 200, job.text
+        assert pq.read_table(io.BytesIO(job.content)).num_rows == 0
+        assert service.post("/estimate", json={**body, "question": question}).json()["rows"] == 0
+    body = {"observations": full, "references": empty}
+    refused = service.post("/nearest", json=body)
+    assert refused.status_code == 400
+    assert refused.json()["detail"].startswith("references: "), refused.text
+
+
 @pytest.mark.usefixtures("kept")
 def test_options_stand_beside_the_sets(service):
     body = {

@@ -44,6 +44,7 @@ _CHECKED: dict[Question, tuple[Any, dict[str, Any]]] = {
     "within": (WithinOptions, {"distance_m": None}),
 }
 """What checks the options of a question, and what it must be told at least."""
+_CARRIED = {"observations": "observation_columns", "references": "columns"}
 
 
 class Arrays(NamedTuple):
@@ -76,8 +77,11 @@ class PointColumns(RootModel[dict[str, list[_Cell]]]):
     """Arrays by column name, all of one length; coordinates are numbers."""
 
 
-class PointRecords(RootModel[Annotated[list[dict[str, _Cell]], Field(min_length=1)]]):
-    """An object for each point, all of the same keys; coordinates are numbers."""
+class PointRecords(RootModel[list[dict[str, _Cell]]]):
+    """An object for each point, all of the same keys; coordinates are numbers.
+
+    Without objects it is a set without rows, with the columns that the options name.
+    """
 
 
 class DatasetReference(Parameters):
@@ -136,7 +140,7 @@ def _source(given: Any, steps: tuple[str, ...] = ()) -> PointSource:
         case str():
             return _named(given, steps)
         # OGC API wraps an object that stands for an input in another.
-        case {"value": (str() | dict() | [dict(), *_]) as value, **rest} if (
+        case {"value": (str() | dict() | [] | [dict(), *_]) as value, **rest} if (
             rest.keys() <= _BESIDE_VALUE
         ):
             return _source(value, (*steps, "value"))
@@ -156,6 +160,8 @@ def _source(given: Any, steps: tuple[str, ...] = ()) -> PointSource:
                         "FeatureCollection",
                     )
             return Arrays(given, "/value" * len(steps))
+        case []:
+            return Arrays({}, "/value" * len(steps), by_row=True)
         case [dict(), *_]:
             try:
                 return Arrays(columns_of(given), "/value" * len(steps), by_row=True)
@@ -288,6 +294,17 @@ class MatchParameters(TableParameters):
         """How to read one of the two tables."""
         both = self.reading(takes_shapes=role == "references")
         return columns.reading_for(role, both, self)
+
+    def named_columns(self, role: columns.Role) -> list[str]:
+        """The columns of one of the two tables that the options name, coordinates first."""
+        reading = self.reading_of(role)
+        carried = getattr(self, _CARRIED[role])
+        names = [reading.lat or "lat", reading.lon or "lon", reading.id]
+        names += carried if isinstance(carried, list) else []
+        for name in ("by", "time"):
+            given = getattr(self, columns.PREFIXES[role] + name) or getattr(self, name)
+            names += [given] if isinstance(given, str) else given or []
+        return [*dict.fromkeys(filter(None, names))]
 
     def options(self, observations: Dataset | None, references: Dataset | None) -> MatchOptions:
         """The options as the workers want them, with the names of all columns where `*` is.

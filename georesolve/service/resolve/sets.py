@@ -208,6 +208,8 @@ async def planned(
             )
             return await ingest.from_upload(upload, reading, folder.path, owner)
         case models.Arrays(columns, inside, by_row):
+            if by_row and not columns:
+                columns = {name: [] for name in inputs.named_columns(role)}
             given = columns, reading, place + inside, by_row
             values = sum(map(len, columns.values()))
             if is_short and len(columns) <= _FEW_COLUMNS and values <= _FEW_VALUES:
