@@ -203,6 +203,43 @@ def test_a_connection_serves_one_request_after_the_other(hurried):
             time.sleep(0.3)
 
 
+def statuses_of(answers):
+    return [int(one[:3]) for one in answers.split(b"HTTP/1.1 ")[1:]]
+
+
+PIPELINED = 17
+"""Requests of one connection that may wait: one that is being answered, and 16 behind it."""
+
+
+@pytest.mark.parametrize("path", ["/livez", "/processes/nearest"])
+@pytest.mark.parametrize("n", [1, PIPELINED, PIPELINED + 1, 20, 100])
+def test_pipelined_requests_are_answered_or_refused(hurried, n, path):
+    client, key = hurried
+    answers = exchanged(client, n * head(f"X-API-Key: {key}", start=f"GET {path}"))
+    refused = [400] if n > PIPELINED else []
+    assert statuses_of(answers) == [200] * min(n, PIPELINED) + refused
+    if refused:
+        _, problem = problem_in(b"HTTP/1.1 " + answers.split(b"HTTP/1.1 ")[-1])
+        assert "16 requests of this connection wait for their answers" in problem["detail"]
+
+
+@pytest.mark.parametrize(
+    ("broken", "status"),
+    [(b"\x16\x03\x01 hello\r\n\r\n", 400), (head("X-A: " + HEAD_BYTES * "a"), 431)],
+    ids=["no HTTP", "too large"],
+)
+@pytest.mark.parametrize("n", [1, 3, 16])
+def test_answers_come_in_the_order_of_their_requests(hurried, n, broken, status):
+    """A request that is none is refused behind the answers to those before, however it is cut."""
+    client, key = hurried
+    sent = n * head(f"X-API-Key: {key}", start="GET /processes/nearest") + broken
+    for size in (len(sent), 1000, 77):
+        # What follows the refusal of a large head may be lost with its connection.
+        pieces = [sent[start : start + size] for start in range(0, len(sent), size)]
+        if status == 400 or size == len(sent):
+            assert statuses_of(exchanged(client, *pieces)) == [200] * n + [status]
+
+
 def test_new_connections_take_the_place_of_idle_ones(hurried):
     client, _ = hurried
     address = client.base_url.port

@@ -170,6 +170,7 @@ class _Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._unheard_bytes = 0
         self._refusal: errors.Problem | None = None
+        self._last_answer: errors.Problem | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -195,6 +196,8 @@ class _Connection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         for start in range(0, len(data), _PIECE_BYTES):
+            if self._last_answer is not None:
+                return
             piece = data[start : start + _PIECE_BYTES]
             self._unheard_bytes += len(piece)
             super().data_received(piece)
@@ -241,7 +244,10 @@ class _Connection(HttpToolsProtocol):
         # The answer has been handed to the transport.
         is_whole = not self.cycle.more_body
         super().on_response_complete()
-        if self._is_idle():
+        if self._last_answer is not None:
+            if self._is_idle():
+                self._end_with(self._last_answer)
+        elif self._is_idle():
             # The rest of a body that was refused is read, and dropped, for as long as a head may
             # take: a client that still sends it would not see its answer otherwise.
             self._wait(self._settings.idle_seconds if is_whole else self._settings.header_seconds)
@@ -316,9 +322,18 @@ class _Connection(HttpToolsProtocol):
         raise ValueError(problem.detail)
 
     def _refuse(self, problem: errors.Problem) -> None:
-        """Answer with a problem, unless another answer is on its way, and close."""
+        """Answer with a problem behind the answers to complete requests, and close."""
         client = self.client[0] if self.client else "unknown"
         logger.info("%s sent no request that is answered: %s", client, problem.detail)
+        self._stop_waiting()
+        if self._is_idle() or self.cycle.more_body:
+            self._end_with(problem)
+        else:
+            # Answers have nothing but their order: this one is behind those of earlier requests.
+            self._last_answer = problem
+
+    def _end_with(self, problem: errors.Problem) -> None:
+        """Answer with a problem, unless another answer is on its way, and close."""
         if not self.pipeline and (self._is_idle() or not self.cycle.response_started):
             headers = {**problem.headers, "Connection": "close"}
             answer = JSONResponse(problem.document(), problem.status, headers, errors.PROBLEM_JSON)
