@@ -83,6 +83,12 @@ def test_texts_and_large_files(tmp_path):
     assert parts["observations"].seconds > 0
 
 
+def with_headers(lines):
+    """A form whose first part has further headers."""
+    body = part("observations", b"1", "o") + part("references", b"2", "o") + END
+    return body.replace(b"Content-Disposition", lines + b"Content-Disposition", 1)
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -98,6 +104,8 @@ def test_texts_and_large_files(tmp_path):
         (part("k", b"1", "k"), "k: an option is a text"),
         (b"lat,lon\n1,2\n", "cannot be read"),
         (part("observations", b"1", "o").replace(b"-Disposition", b""), "it has ''"),
+        (with_headers(b"A: b\r\n" * 100), "cannot be read"),
+        (with_headers(b"A: " + b"b" * 60_000 + b"\r\n"), "cannot be read"),
     ],
 )
 def test_forms_that_are_refused(tmp_path, body, words):
