@@ -231,7 +231,7 @@ class AsyncClient:
             return like(table, observations)
         async with self._form(observations, references) as (body, is_sent):
             if is_sent and body.size <= _LITTLE_BYTES:
-                headers = {"Prefer": f"wait={_WAIT_SECONDS}"}
+                headers = _once({"Prefer": f"wait={_WAIT_SECONDS}"})
                 response = await self._send("POST", "/resolve", body, options, headers)
                 if response.status_code == httpx.codes.OK:
                     if "monitor" in response.links:
@@ -350,7 +350,7 @@ class AsyncClient:
             logger.warning("the job %s is not removed, and expires: %s", id, error)
 
     async def _accepted(self, body: Body, options: Mapping[str, Any]) -> AsyncJob:
-        headers = {"Prefer": "respond-async", "Idempotency-Key": f'"{uuid4().hex}"'}
+        headers = _once({"Prefer": "respond-async"})
         response = await self._send("POST", "/resolve", body, options, headers)
         return self._job(response.json(), is_own=True)
 
@@ -391,6 +391,11 @@ class AsyncClient:
 
     def _job(self, info: dict[str, Any], *, is_own: bool = False) -> AsyncJob:
         return AsyncJob(self._exchange, info, is_own=is_own, progress=self._progress)
+
+
+def _once(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers of a request that makes one job, however often it is sent."""
+    return {**headers, "Idempotency-Key": f'"{uuid4().hex}"'}
 
 
 def _said(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import anyio
 import geopandas
+import httpx
 import numpy as np
 import pandas as pd
 import polars
@@ -272,6 +273,34 @@ def test_a_set_without_rows_gives_a_result_without_rows(client, data):
         ):
             assert len(matches) == 0
             assert "distance_m" in (getattr(matches, "column_names", None) or matches.columns)
+
+
+@pytest.mark.parametrize("k", [1, 64])
+def test_a_lost_answer_makes_no_second_job(address, service, k):
+    """`nearest` is sent again with the same key, be it answered inline (k=1) or by a job."""
+    observations, keys = points(1_100, 7), []
+    before = jobs_of(service)
+    with georesolve.Client(address) as client:
+        wire = client.awaited._exchange.wire
+        send = wire.send
+
+        async def lossy(request):
+            response = await send(request)
+            if request.url.path == "/resolve":
+                keys.append(request.headers["Idempotency-Key"])
+                if len(keys) == 1:
+                    await response.aclose()
+                    raise httpx.ReadError("the answer is lost")
+            return response
+
+        wire.send = lossy
+        matches = client.nearest(observations, REFERENCES, k=k)
+    assert matches.num_rows == 1_100 * k
+    assert len(keys) == 2
+    assert keys[0] == keys[1]
+    made = jobs_of(service) - before
+    assert len(made) == (k == 64)
+    assert all(service.get(f"/jobs/{id}").json()["status"] == "dismissed" for id in made)
 
 
 def test_points_that_are_carried_are_geometries(client):
