@@ -136,7 +136,12 @@ class AsyncClient:
         await self._exchange.wire.close()
 
     async def register(
-        self, data: Any, *, name: str | None = None, **columns: "Unpack[ReadingKeywords]"
+        self,
+        data: Any,
+        *,
+        name: str | None = None,
+        alias: str | None = None,
+        **columns: "Unpack[ReadingKeywords]",
     ) -> Dataset:
         """Register a point set at the service, to resolve with it often.
 
@@ -151,7 +156,10 @@ class AsyncClient:
             GeoPandas, pyarrow or polars, or whatever has `__arrow_c_stream__`; a pair of arrays,
             latitudes and longitudes in degrees; or a list of records.
         name
-            What ``dataset:<name>`` stands for from now on, in place of what it stood for before.
+            Title in lists: without one, that of its file. It stands for nothing; see `rename`.
+        alias
+            Short name such as ``sites``: ``dataset:sites`` stands for this set from now on, in
+            place of the set before, which stays as ``dataset:sites@1``.
         columns
             Names of the columns `lat`, `lon`, `geometry` and `id`, and of the `layer` of a file
             that has several; the `crs` of coordinates that do not say theirs; `on_invalid="null"`
@@ -164,14 +172,14 @@ class AsyncClient:
             When the service does not take it: with the column and row where something is wrong.
         ServiceUnreachable
         """
-        where = ("POST", "/datasets") if name is None else ("PUT", f"/datasets/{name}")
+        where = ("POST", "/datasets") if alias is None else ("PUT", f"/datasets/{alias}")
         async with self._sets(data=data) as sets:
             file = sets["data"]
             if isinstance(file, AtService) and file.name.startswith("dataset:"):
                 raise ValueError(f"data: it is registered already, as {file.name!r}")
             with ExitStack() as files:
                 body = Body({"file": file}, files)
-                response = await self._send(*where, body, columns, {})
+                response = await self._send(*where, body, {**columns, "name": name}, {})
         return Dataset.of(response.json())
 
     async def remove(self, dataset: Dataset) -> None:

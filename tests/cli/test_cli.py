@@ -202,7 +202,7 @@ def test_a_plan_of_pairs_is_a_sample_with_its_spread(files, tmp_path, capsys):
 
 def test_a_service_is_asked_for_what_it_has(files, tmp_path, service):
     with Client(str(service.base_url)) as client:
-        client.register(files / "references.parquet", name="sites")
+        client.register(files / "references.parquet", alias="sites")
     sets = files / "observations.csv", "dataset:sites"
     assert nearest(*sets, "-o", tmp_path / "a.csv", "--server", service.base_url) == 0
     assert nearest(sets[0], files / "references.parquet", "-o", tmp_path / "b.csv") == 0

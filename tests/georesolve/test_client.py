@@ -2,6 +2,7 @@
 
 import datetime
 import functools
+import io
 import math
 import os
 import signal
@@ -156,8 +157,8 @@ def test_files_are_sent_as_they_are(client, tmp_path, name, write):
 
 
 def test_a_dataset_has_a_name(client):
-    first = client.register(REFERENCES, name="test-client")
-    second = client.register(REFERENCES.slice(1), name="test-client")
+    first = client.register(REFERENCES, alias="test-client")
+    second = client.register(REFERENCES.slice(1), alias="test-client")
     assert (first.names, second.names) == (
         ["test-client", "test-client@1"],
         ["test-client", "test-client@2"],
@@ -165,6 +166,33 @@ def test_a_dataset_has_a_name(client):
     expected = client.nearest(OBSERVATIONS, second)
     assert client.nearest(OBSERVATIONS, "dataset:test-client").equals(expected)
     assert not client.nearest(OBSERVATIONS, "dataset:test-client@1").equals(expected)
+
+
+@pytest.mark.parametrize("alias", [None, "test-alias"])
+def test_the_name_of_a_dataset_is_that_of_http(client, service, alias):
+    """The same fields for the same words: `name` is a title, and `alias` the address."""
+    title, table = "Sites of 2026, all of them", points(5, 91 if alias else 92)
+    registered = client.register(table, name=title, alias=alias)
+    assert registered.name == title
+    assert registered.names == ([alias, f"{alias}@1"] if alias else [])
+    content = io.BytesIO()
+    pq.write_table(table, content)
+    path = f"/datasets/{alias}" if alias else "/datasets"
+    headers = {"Content-Type": "application/vnd.apache.parquet"}
+    sent = service.request(
+        "PUT" if alias else "POST",
+        path,
+        params={"name": title},
+        content=content.getvalue(),
+        headers=headers,
+    )
+    info = sent.raise_for_status().json()
+    assert (info["id"], info["name"], info["names"]) == (
+        registered.id,
+        registered.name,
+        registered.names,
+    )
+    service.delete(f"/datasets/{alias or registered.id}").raise_for_status()
 
 
 def test_a_dataset_is_registered_once(client):
