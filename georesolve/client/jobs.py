@@ -12,6 +12,7 @@ from georesolve.client.bodies import Document
 from georesolve.client.downloads import download
 from georesolve.client.errors import ServiceError
 from georesolve.client.exchange import Exchange, blocking, logger
+from georesolve.io.local_files import refuse_special_file
 from georesolve.io.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ class AsyncJob(_Told):
         DamagedTransfer, ServiceUnreachable
         """
         target = Path(path)
+        refuse_special_file(target)
         await self.wait()
         name = f"matches{target.suffix.lower() or '.parquet'}"
         with progress_bar(self._progress, "B", "receiving") as show:

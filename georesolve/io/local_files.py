@@ -2,12 +2,15 @@
 
 import hashlib
 import os
+import stat
 import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
+
+from georesolve.io.errors import InvalidOption
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,12 +19,30 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 1 << 16
 
 
+def refuse_special_file(path: Path) -> None:
+    """Refuse a device, pipe, socket or folder as the target of a rename, which would replace it."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        # A missing folder has its own error.
+        return
+    # A link into /proc is an open file of a process: root may replace the link, /dev/stdout itself.
+    is_open_file = path.is_symlink() and str(path.readlink()).startswith("/proc/")
+    if is_open_file or not stat.S_ISREG(mode):
+        raise InvalidOption(
+            f"the output {str(path)!r} is no regular file but a device, a pipe, a socket or a "
+            "folder, and writing would replace the entry: name a file, or - for standard output "
+            "where a command allows that"
+        )
+
+
 @contextmanager
 def complete(path: Path) -> Iterator[Path]:
     """Give a temporary path to write to; on success it becomes `path`, on any error it is removed.
 
     The rename is atomic, but a power cut may damage what has been written lately.
     """
+    refuse_special_file(path)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         yield temporary

@@ -331,6 +331,15 @@ def test_a_lost_answer_makes_no_second_job(address, service, k):
     assert all(service.get(f"/jobs/{id}").json()["status"] == "dismissed" for id in made)
 
 
+def test_a_download_replaces_no_pipe(client, tmp_path):
+    os.mkfifo(tmp_path / "matches.csv")
+    job = client.submit(OBSERVATIONS, REFERENCES)
+    with pytest.raises(georesolve.InvalidOption, match="is no regular file"):
+        job.download(tmp_path / "matches.csv")
+    job.dismiss()
+    assert (tmp_path / "matches.csv").is_fifo()
+
+
 def test_points_that_are_carried_are_geometries(client):
     frame = REFERENCES.to_pandas()
     sites = geopandas.GeoDataFrame(

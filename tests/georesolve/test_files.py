@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 
@@ -186,6 +187,18 @@ def test_refusals_leave_no_file(tmp_path):
         with pytest.raises(ValueError, match=words):
             files.resolve(tmp_path / name, good, tmp_path / "matches.parquet")
     assert set(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("name", ["matches.parquet", "matches.csv", "matches.gpkg"])
+def test_an_output_that_is_no_regular_file_is_refused_before_sets_are_read(tmp_path, name):
+    unreadable = tmp_path / "unreadable.parquet"
+    unreadable.write_bytes(b"no Parquet")
+    os.mkfifo(tmp_path / name)
+    before = {*tmp_path.iterdir()}
+    with pytest.raises(georesolve.InvalidOption, match="is no regular file"):
+        files.resolve(unreadable, unreadable, tmp_path / name)
+    assert {*tmp_path.iterdir()} == before
+    assert (tmp_path / name).is_fifo()
 
 
 def test_memory_stays_bounded(tmp_path):

@@ -1,5 +1,6 @@
 """`georesolve backup`: what is removed meanwhile, and what it says; `tests/faults` has its load."""
 
+import os
 import tarfile
 from contextlib import closing
 
@@ -89,3 +90,12 @@ def test_a_damaged_database_is_told_in_one_line(tmp_path, store):
     assert (told.returncode, told.stderr.count("\n")) == (1, 1), told.stderr
     assert "TMPDIR" in told.stderr
     assert not (tmp_path / "backup.tar").exists()
+
+
+def test_a_backup_replaces_no_pipe(tmp_path, store):
+    target = tmp_path / "backup.tar"
+    os.mkfifo(target)
+    result = back_up(tmp_path / "data", target)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "is no regular file" in result.stderr
+    assert target.is_fifo()

@@ -17,6 +17,7 @@ from typing import IO
 
 import sqlalchemy as sa
 
+from georesolve.io.errors import InvalidOption
 from georesolve.io.local_files import durable
 from georesolve.io.storage import PARTS, own_place
 from georesolve.service import errors
@@ -60,6 +61,8 @@ def back_up(settings: Settings, file: str) -> int:
             tar = stack.enter_context(tarfile.open(fileobj=out, mode="w|"))
             n_files = _write(tar, data_dir, copy)
             n_bytes = tar.offset
+    except InvalidOption as error:
+        raise errors.CannotStart(str(error)) from error
     except OSError as error:
         raise errors.CannotStart(
             f"the backup cannot be written: {error}; the database is copied to {gettempdir()} "
