@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from georesolve.engine.gpus import DeviceChoice
 from georesolve.engine.in_memory import Search
 from georesolve.frames import given
@@ -38,6 +40,12 @@ def matched_later(
 
     if is_collection(references):
         known = _points(make_meta(references), "references", asked)
+        if texts := _summarized_texts(known, asked):
+            raise InvalidInput(
+                f"summary: the column {texts[0]!r} of a collection of references holds text, whose "
+                "sums are whole numbers or not, and types must be known before partitions are "
+                "read: cast the column to numbers, or give the references as one table"
+            )
         held = delayed(_together, pure=True)(references.to_delayed(), asked, device)
     else:
         is_read = isinstance(references, Points)
@@ -50,6 +58,8 @@ def matched_later(
     points = _points(empty, "observations", asked)
     # How many references there will be is not known now.
     nothing = replace(known.part(0, 0), rows=max(1, known.rows))
+    if _summarized_texts(known, asked):
+        nothing = known
     meta = match(empty, 0, Search(nothing, "cpu", earth=asked.earth), asked)
     if (needed := _needed(empty, points, asked)) is not None:
         observations = observations[needed]
@@ -73,6 +83,17 @@ def matched_later(
 
 def _points(table: Any, role: Role, asked: Asked) -> Points:
     return given(table, role).points(asked.reading(role), asked.kept(role))
+
+
+def _summarized_texts(references: Points, options: Asked) -> list[str]:
+    """Columns of text in a summary: the type of a sum depends on the values."""
+    types = {field.name: field.type for field in references.kept.schema}
+    summarized = {name for name, kinds in options.summary.items() if kinds != ("count",)}
+    return [
+        name
+        for name in summarized.intersection(types)
+        if getattr(types[name], "value_type", types[name]) in (pa.string(), pa.large_string())
+    ]
 
 
 def _needed(empty: Any, points: Points, asked: Asked) -> list[str] | None:

@@ -27,7 +27,6 @@ from georesolve.io.errors import (
 )
 from georesolve.io.extras import needed
 from georesolve.io.formats import format_of
-from georesolve.io.local_files import refuse_special_file
 from georesolve.io.progress import progress_bar
 from georesolve.io.result_formats import FORMATS
 from georesolve.io.storage import Listed, files_at, is_url, refuse_as_target, target_of
@@ -195,7 +194,6 @@ def _refuse_output(given: argparse.Namespace, sources: list[Listed]) -> None:
         )
     if given.output != "-":
         refuse_as_target(target, sources)
-        refuse_special_file(target)
 
 
 @contextmanager

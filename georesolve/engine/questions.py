@@ -22,9 +22,9 @@ from georesolve.engine.result_rows import (
     pairs,
     statuses,
 )
-from georesolve.engine.summaries import summarised
+from georesolve.engine.summaries import summarize
 from georesolve.io.errors import InvalidInput
-from georesolve.io.numbers import distances, summed
+from georesolve.io.numbers import distances, summary_values
 from georesolve.kernels.devices import Array, Device
 from georesolve.kernels.query import is_valid
 from georesolve.query import MatchOptions
@@ -210,16 +210,16 @@ class Within:
             name: [pa.array(each, mask=~valid)] if name == "count" else []
             for name in self.options.made
         }
-        values = {name: summed(self.column(name), name) for name in self.options.summarised}
+        values = {name: summary_values(self.column(name), name) for name in self.options.summarised}
         parts = cut_by(each, self.made_pairs) if all_pairs is None else [(0, each.size)]
         for start, stop in parts if values else ():
             found = all_pairs or self.pairs(batch.rows(start, stop))
             for name, kinds in self.options.summarised.items():
                 try:
-                    of_part = summarised(values[name], kinds, found, valid[start:stop])
-                except OverflowError:
+                    of_part = summarize(values[name], kinds, found, valid[start:stop])
+                except OverflowError as limit:
                     raise InvalidInput(
-                        f"summary: a sum of the column {name!r} is beyond 64 bits: sum fewer, "
+                        f"summary: a sum of the column {name!r} is beyond {limit}: sum fewer, "
                         "within a shorter distance, or leave it out"
                     ) from None
                 for kind, array in of_part.items():

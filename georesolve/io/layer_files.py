@@ -48,6 +48,8 @@ def write_layer(
     rest = [one for one in result.schema_arrow.names if one not in own]
     plain = plain_schema(pa.schema([result.schema_arrow.field(one) for one in rest]))
     names = _short(plain.names, _LONGEST_NAME.get(format))
+    # GDAL has no unsigned integers of 64 bits and would round them to float64.
+    types = [pa.large_string() if one == pa.uint64() else one for one in plain.types]
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in result.iter_batches(BATCH_ROWS):
@@ -59,15 +61,14 @@ def write_layer(
                 shapes[shapely.is_empty(shapes)] = None
                 wkb = pa.array(shapely.to_wkb(shapes), pa.binary())
             named = as_plain(batch.select(rest)).rename_columns(names)
-            yield named.append_column(_GEOMETRY, wkb)
+            columns = [array.cast(kind) for array, kind in zip(named.columns, types, strict=True)]
+            yield pa.RecordBatch.from_arrays([*columns, wkb], [*names, _GEOMETRY])
 
     with TemporaryDirectory(prefix=f"{temporary.name}.", dir=temporary.parent) as folder:
         # GDAL tells by its name what a shapefile is, and would make a folder of any other.
         made = Path(folder) / f"{target.stem}.{format}"
         reader = pa.RecordBatchReader.from_batches(
-            pa.schema(zip(names, plain.types, strict=True)).append(
-                pa.field(_GEOMETRY, pa.binary())
-            ),
+            pa.schema([*zip(names, types, strict=True), (_GEOMETRY, pa.binary())]),
             batches(),
         )
         raw.write_arrow(

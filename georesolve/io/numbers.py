@@ -10,16 +10,29 @@ import pyarrow.compute as pc
 from georesolve.io.errors import InvalidInput
 
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_WHOLE_NUMBER = r"^[+-]?[0-9]+$"
+_MAX_DIGITS = 76
+_SUMMABLE = "a finite number of 64 bits, or nothing"
 _NO_NUMBER = pa.array(["", "-", "na", "n/a", "nan", "null", "none"])
 # In the language of whoever saved it: #N/A, #NV, #WERT!, #REF!, #DIV/0!; LibreOffice has Err:502.
 _SPREADSHEET_ERROR = r"^(?i:#[^0-9\s]\S*|err:[0-9]{3})$"
 
 
 class Values(NamedTuple):
-    """A column that is summed: int64 or float64, and whether each row has a value."""
+    """Column of a summary; both arrays are null where a row has no value.
 
-    numbers: np.ndarray
-    known: np.ndarray
+    `values` are the candidates of a minimum or maximum. `addends` are the same numbers, exact, as
+    int64, uint64, float64, decimal128 or decimal256, each decimal of the greatest precision.
+    """
+
+    values: pa.Array
+    addends: pa.Array
+
+    @property
+    def sum_type(self) -> pa.DataType:
+        """Type of a sum: the type of the addends, but float64 for text with fractions."""
+        is_float = pa.types.is_floating(self.values.type)
+        return pa.float64() if is_float else self.addends.type
 
 
 def degrees(array: pa.Array) -> np.ndarray:
@@ -73,23 +86,62 @@ def distances(column: pa.ChunkedArray, name: str, first_row: int = 0) -> np.ndar
     return metres
 
 
-def summed(column: pa.ChunkedArray, name: str) -> Values:
-    """A column as it is summed, whole numbers as they are; raises InvalidInput."""
+def summary_values(column: pa.ChunkedArray, name: str) -> Values:
+    """Return a column as summaries need it; raises InvalidInput."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _text_values(column, name)
+    check_numeric(pa.field(name, kind), "summary", "what is summed")
+    values = column.combine_chunks()
+    if pa.types.is_floating(kind):
+        addends = values.cast(pa.float64())
+        values = pc.if_else(pc.is_nan(addends), None, values)
+        addends = pc.if_else(pc.is_nan(addends), None, addends)
+        _refuse("summary", column, name, np.isinf(degrees(addends)), 0, _SUMMABLE)
+    elif pa.types.is_decimal(kind):
+        addends = values.cast(_widest(kind.precision, kind.scale))
+    else:
+        addends = values if pa.types.is_uint64(kind) else values.cast(pa.int64())
+    return Values(values, addends)
+
+
+def _text_values(column: pa.ChunkedArray, name: str) -> Values:
+    """Numbers in text: int64 where all are whole and fit, else float64 with exact addends."""
     numbers = _as_numbers(column, "summary", name, "what is summed")
-    bad = np.isinf(numbers)
-    if pa.types.is_uint64(column.type):
-        # Sums are made in int64.
-        bad |= pc.greater(column, pa.scalar(2**63 - 1, pa.uint64())).fill_null(False).to_numpy()
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        # A sum without such as "1,5" would look like one of all.
-        bad |= np.isnan(numbers) & cleaned(column, ".").is_valid().to_numpy()
-    _refuse("summary", column, name, bad, 0, "a finite number of 64 bits, or nothing")
-    if pa.types.is_integer(column.type):
-        whole = column.fill_null(0).cast(pa.int64()).to_numpy()
-        return Values(whole, column.is_valid().to_numpy())
-    return Values(numbers, ~np.isnan(numbers))
+    # A sum without such as "1,5" would look like one of all.
+    is_word = np.isnan(numbers) & cleaned(column, ".").is_valid().to_numpy()
+    _refuse("summary", column, name, np.isinf(numbers) | is_word, 0, _SUMMABLE)
+    floats = pa.array(numbers, mask=np.isnan(numbers))
+    trimmed = pc.utf8_trim_whitespace(column).combine_chunks()
+    texts = pc.if_else(floats.is_valid(), trimmed, None)
+    if (decimals := _decimals(texts)) is None:
+        return Values(floats, floats)
+    if pc.all(pc.match_substring_regex(texts, _WHOLE_NUMBER), min_count=0).as_py():
+        try:
+            integers = decimals.cast(pa.int64())
+        except pa.ArrowInvalid:
+            return Values(floats, decimals)
+        return Values(integers, integers)
+    return Values(floats, decimals)
+
+
+def _decimals(texts: pa.Array) -> pa.Array | None:
+    """Numbers in text as decimals; None where one has an exponent or needs more than 76 digits."""
+    if pc.any(pc.match_substring_regex(texts, "[eE]")).as_py():
+        return None
+    lengths, points = pc.utf8_length(texts), pc.find_substring(texts, ".")
+    has_point = pc.greater_equal(points, 0)
+    scales = pc.if_else(has_point, pc.subtract(pc.subtract(lengths, points), 1), 0)
+    scale = pc.max(scales).as_py() or 0
+    digits = scale + (pc.max(pc.if_else(has_point, points, lengths)).as_py() or 0)
+    return None if digits > _MAX_DIGITS else texts.cast(_widest(digits, scale))
+
+
+def _widest(digits: int, scale: int) -> pa.DataType:
+    """Return the decimal type of the greatest precision in 128 bits, or 256 if it needs them."""
+    return pa.decimal128(38, scale) if digits <= 38 else pa.decimal256(_MAX_DIGITS, scale)
 
 
 def _refuse(

@@ -25,6 +25,7 @@ from georesolve.io import local_files
 from georesolve.io.columns import MEANT, Reading, Role
 from georesolve.io.errors import InvalidInput, InvalidOption, TooLarge
 from georesolve.io.extras import needed
+from georesolve.io.local_files import refuse_special_file
 
 if TYPE_CHECKING:
     import httpx
@@ -875,6 +876,8 @@ def refuse_as_target(target: File, sources: Sequence[Listed]) -> None:
             f"the result cannot be written to {str(target)!r}: there is no folder "
             f"{str(target.parent)!r}; create the folder first"
         )
+    else:
+        refuse_special_file(target)
     for source in sources:
         is_same = source.file == target
         if isinstance(source.file, Path) and isinstance(target, Path) and target.exists():

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from decimal import Decimal
 
 import geopandas
 import numpy as np
@@ -503,7 +504,15 @@ def test_summaries_by_the_command(paths, tmp_path, suffix):
         (pa.array([2**63 - 1, 1]), "a sum of the column 'size' is beyond 64 bits"),
         (pa.array([1.7e308, 1.7e308]), "a sum of the column 'size' is beyond 64 bits"),
         (pa.array([1.0, float("inf")]), "the column 'size' holds inf in row 1"),
-        (pa.array([1, 2**63], pa.uint64()), "the column 'size' holds 9223372036854775808 in row 1"),
+        (pa.array([2**64 - 1, 1], pa.uint64()), "a sum of the column 'size' is beyond 64 bits"),
+        (
+            pa.array([Decimal(10**38 - 1)] * 2, pa.decimal128(38)),
+            "a sum of the column 'size' is beyond 38 digits",
+        ),
+        (
+            pa.array([Decimal(-(10**76) + 1)] * 2, pa.decimal256(76)),
+            "a sum of the column 'size' is beyond 76 digits",
+        ),
         (pa.array(["1.5", " 2", "-", "1,5"]), "the column 'size' holds '1,5' in row 3"),
         (pa.array(["inf", None], pa.large_string()), "the column 'size' holds 'inf' in row 0"),
         (pa.array([True, False]), "'size' holds bool, not numbers: give what is summed as numbers"),

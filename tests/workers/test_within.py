@@ -21,6 +21,7 @@ from tests.conftest import points, store_points
 from tests.workers.test_pipeline import cut_into, ignore, never
 
 NAMES = [f"place {i}" if i % 3 else None for i in range(1_200)]
+KINDS = ["sum", "mean", "min", "max"]
 MANY = points(3_000, 1, radius=np.linspace(0, 2e7, 3_000)), points(1_200, 2, name=NAMES)
 ASKED = {
     "pairs": {"distance_m": 2e7},
@@ -89,12 +90,19 @@ def test_bytes_are_those_of_the_command_however_cut(
 
 def test_a_set_against_itself_and_sums(cluster, make_job, monkeypatch, tmp_path):
     cut_into(monkeypatch, 70)
-    table = points(400, 3, size=np.arange(400) / 7)
-    of_size = {"count": True, "size": ["sum", "mean", "min", "max"]}
-    for asked in ({"once": True}, {"exclude_self": True, "summary": of_size}):
-        job = make_job(table, table, distance_m=4e6, **asked)
+    numbers = 2**53 + np.arange(400)
+    sizes = {
+        "size": np.arange(400) / 7,
+        "unsigned": numbers.astype(np.uint64),
+        "decimal": pa.array(numbers).cast(pa.decimal128(20)),
+        "text": pa.array(numbers).cast(pa.string()),
+    }
+    table = points(400, 3, **sizes)
+    summary = {"count": True, **dict.fromkeys(sizes, KINDS)}
+    for options in ({"once": True}, {"exclude_self": True, "summary": summary}):
+        job = make_job(table, table, distance_m=4e6, **options)
         run(cluster, job, ignore, never)
-        assert content(job) == by_command(tmp_path, table, table, distance_m=4e6, **asked)[0]
+        assert content(job) == by_command(tmp_path, table, table, distance_m=4e6, **options)[0]
 
 
 def test_all_copies_of_a_reference_are_found(cluster, make_job, tmp_path):

@@ -122,20 +122,20 @@ class AtHand:
 @asynccontextmanager
 async def slot(
     turns: pools.Turns, owner: str
-) -> AsyncIterator[Callable[[Coroutine[Any, Any, T]], Awaitable[T]]]:
+) -> AsyncIterator[Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]]:
     """Wait for a slot, which stays taken until the work has ended that the given function starts.
 
     A thread goes on when its request is cancelled: a slot given back at that moment let one client
     occupy more threads than its share.
     """
     await turns.take(owner)
-    works: list[asyncio.Task[T]] = []
+    works: list[asyncio.Task[Any]] = []
 
-    def held(work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+    def held(work: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
         works.append(asyncio.create_task(work))
         return asyncio.shield(works[-1])
 
-    def free(work: asyncio.Task[T] | None = None) -> None:
+    def free(work: asyncio.Task[Any] | None = None) -> None:
         if work is not None and not work.cancelled():
             # Nobody waits for the error any more.
             work.exception()
