@@ -14,7 +14,7 @@ from georesolve.io.errors import InvalidInput, InvalidOption, wrong
 from georesolve.io.tables import first_unfit
 from georesolve.kernels import FilteredIndex, Filters, build_filtered_index
 from georesolve.kernels.devices import Device
-from georesolve.kernels.filters import GREATEST, LEAST, NO_TIME
+from georesolve.kernels.filters import GREATEST
 from georesolve.kernels.query import Degrees
 from georesolve.query import FilterOptions, MatchOptions
 
@@ -82,10 +82,14 @@ def _cast(values: pa.Array, kind: pa.DataType, role: str, name: str, first_row: 
 
 
 def _unfit(role: str, name: str, row: int, value: pa.Scalar, allowed: str) -> InvalidInput:
-    # Python has no times after the year 9999.
-    detail = f"holds {value.cast(pa.string()).as_py()}"
+    detail = f"holds {_text(value)}"
     report = f"the column {name!r} {detail} in row {row}: allowed is what {allowed}"
     return wrong(role, detail, report, column=name, row=row)
+
+
+def _text(value: pa.Scalar) -> str:
+    # Python has no times after the year 9999.
+    return str(value.cast(pa.string()))
 
 
 class _Column(NamedTuple):
@@ -99,22 +103,23 @@ class _Column(NamedTuple):
     values: pa.Array
     groups: pa.Array | None
 
-    def numbers(self, own: pa.Array, role: str, name: str) -> np.ndarray:
+    def numbers(self, values: pa.Array, role: str, name: str, first_row: int) -> np.ndarray:
         """The numbers of values among those of the references; see `MISSING` and `ELSEWHERE`."""
-        kind = _group_kind(role, name, own.type)
+        kind = _group_kind(role, name, values.type)
         if pa.types.is_null(kind) or pa.types.is_null(self.kind):
-            return np.where(np.asarray(own.is_null()), MISSING, ELSEWHERE)
-        values = self.values
+            return np.where(np.asarray(values.is_null()), MISSING, ELSEWHERE)
+        value_set = self.values
         if kind != self.kind and {kind, self.kind} <= {*_INTEGERS}:
             # Neither of the types holds all values of the other.
-            kind, values = _WIDE, pc.cast(values, _WIDE)
+            kind, value_set = _WIDE, pc.cast(value_set, _WIDE)
         elif kind != self.kind:
             raise InvalidInput(
-                f"by: the column {name!r} of the {role} holds {own.type}, and {self.name!r} of the "
-                f"references {self.kind}: values of different types are never equal, so cast one"
+                f"by: the column {name!r} of the {role} holds {values.type}, and {self.name!r} of "
+                f"the references {self.kind}: values of different types are never equal: cast one"
             )
-        numbers = pc.index_in(pc.cast(own, kind), value_set=values).fill_null(ELSEWHERE)
-        return np.where(np.asarray(own.is_null()), MISSING, np.asarray(numbers))
+        values = _cast(values, kind, role, name, first_row)
+        numbers = np.asarray(pc.index_in(values, value_set=value_set).fill_null(ELSEWHERE))
+        return np.where(np.asarray(values.is_null()), MISSING, numbers)
 
     def numbered(self, both: np.ndarray) -> np.ndarray:
         """The numbers of groups among those of the references; those below 0 stay."""
@@ -137,16 +142,12 @@ def _both(group: np.ndarray, numbers: np.ndarray, n_values: int) -> np.ndarray:
 
 
 def _instants(role: str, name: str, values: pa.Array, unit: str, first_row: int = 0) -> np.ndarray:
-    """Times as whole numbers of a unit; what is missing is before all."""
-    times = values
+    """Times as whole numbers of a unit, 0 where one is missing."""
     if pa.types.is_timestamp(values.type):
-        times = _cast(values, pa.timestamp(unit, values.type.tz), role, name, first_row)
+        values = _cast(values, pa.timestamp(unit, values.type.tz), role, name, first_row)
     elif pa.types.is_date(values.type):
-        times = pc.cast(pc.cast(values, pa.date32()), pa.int32())
-    instants = _cast(times, pa.int64(), role, name, first_row)
-    if (row := pc.index(instants, NO_TIME).as_py()) >= 0:
-        raise _unfit(role, name, first_row + row, values[row], f"{LEAST} or more")
-    return np.array(instants.fill_null(NO_TIME))
+        values = pc.cast(_cast(values, pa.date32(), role, name, first_row), pa.int32())
+    return np.array(_cast(values, pa.int64(), role, name, first_row).fill_null(0))
 
 
 def _each(filters: Filters, change: Callable[[Any], Any]) -> Filters:
@@ -225,24 +226,49 @@ class Narrowed(NamedTuple):
         here = here[rows["observation"].to_numpy() - first_row]
         there = np.where(missing, here, there)
         apart = there - here
-        overflows = (there ^ here) & (there ^ apart) < 0
-        if overflows.any():
-            place = int(overflows.argmax())
-            row, match = (rows[name][place].as_py() for name in ("observation", "reference"))
-            raise InvalidInput(
-                f"time_apart: the times of observation {row} and reference {match} are farther "
-                f"apart than 64 bits hold{self._in_unit()}: limit them with max_time, or remove "
-                "times that mean 'never' or 'always'",
-                [
-                    {"file": "observations", "row": row, "detail": "too far from its reference"},
-                    {"file": "references", "row": match, "detail": "too far from its observation"},
-                ],
+        is_beyond = (there ^ here) & (there ^ apart) < 0
+        if is_beyond.any():
+            pair = rows.slice(int(is_beyond.argmax()), 1)
+            raise self._too_far_apart(
+                pair["observation"][0].as_py(), pair["reference"][0].as_py(), first_row
             )
         is_date = pa.types.is_date(keys.time_type)
         numbers = pa.array(apart * 86_400 if is_date else apart, mask=missing)
         if is_date or pa.types.is_timestamp(keys.time_type):
             numbers = numbers.cast(pa.duration(self.unit))
         return rows.add_column(rows.column_names.index("status"), "time_apart", numbers)
+
+    def _too_far_apart(self, observation: int, reference: int, first_row: int) -> InvalidInput:
+        """Refusal of two rows whose time apart is beyond 64 bits."""
+        assert self.filters.time is not None
+        assert self.options.filters is not None
+        names = self.options.filters.observation_time, self.options.filters.reference_time
+        times = self.filters.time[observation - first_row], self.keys.there(self.unit)[reference]
+        kind, advice = pa.int64(), "give smaller numbers"
+        if pa.types.is_timestamp(self.keys.time_type):
+            kind = pa.timestamp(self.unit)
+            advice = "cast both columns to a coarser unit"
+        errors = [
+            {
+                "file": role,
+                "column": name,
+                "row": row,
+                "detail": f"holds {_text(pa.scalar(int(time), pa.int64()).cast(kind))}",
+            }
+            for role, name, row, time in zip(
+                ("observations", "references"), names, (observation, reference), times, strict=True
+            )
+        ]
+        both = " and ".join(
+            f"the column {one['column']!r} of the {one['file']} {one['detail']} in row {one['row']}"
+            for one in errors
+        )
+        unit = "" if kind == pa.int64() else f" {self.unit}"
+        return InvalidInput(
+            f"time_apart: {both}, {abs(int(times[0]) - int(times[1]))}{unit} apart, where 64 bits "
+            f"hold {GREATEST}{unit}: {advice}, or leave out such rows",
+            errors,
+        )
 
 
 def check_filters(observations: Dataset, references: Dataset, options: MatchOptions) -> Narrowed:
@@ -327,7 +353,7 @@ class Keys:
         group = np.zeros(rows, np.int64)
         for name, column in zip(options.observation_by, self._columns, strict=True):
             values = _values(observations, name, "observations")
-            numbers = column.numbers(values, "observations", name)
+            numbers = column.numbers(values, "observations", name, first_row)
             group = column.numbered(_both(group, numbers, max(1, len(column.values))))
         if self._time is None:
             return Narrowed(Filters(group.astype(np.int32)), "s", self, match)
@@ -343,12 +369,27 @@ class Keys:
         kinds = [one.type for one in (values, theirs) if pa.types.is_timestamp(one.type)]
         unit = min((kind.unit for kind in kinds), key=NANOSECONDS.__getitem__, default="s")
         time = _instants("observations", name, values, unit, first_row)
-        group[time < LEAST] = MISSING
+        group[np.asarray(values.is_null())] = MISSING
         most = GREATEST
         if options.max_time is not None:
             most = min(most, self.most_apart(options, unit))
+            if most == GREATEST:
+                self._check_span(time[group >= 0], unit, options.max_time)
         before = 0 if options.time_direction == "forward" else most
         after = 0 if options.time_direction == "backward" else most
         by_time, skips = options.rank_by == "time", not options.allow_exact
         filters = Filters(group.astype(np.int32), time, before, after, by_time, skips)
         return Narrowed(filters, unit, self, match)
+
+    def _check_span(self, times: np.ndarray, unit: str, max_time: Any) -> None:
+        """Refuse times that are farther apart than a `max_time` that 64 bits do not hold."""
+        candidates = self.there(unit)[self.group >= 0]
+        if not (times.size and candidates.size):
+            return
+        first, last = int(times.min()), int(times.max())
+        span = max(int(candidates.max()) - first, last - int(candidates.min()))
+        if span > GREATEST:
+            raise InvalidInput(
+                f"max_time={max_time!r} is beyond 64 bits in the unit of the times, and two of "
+                f"these are {span} apart: give at most {GREATEST - 1}, or times of a coarser unit"
+            )

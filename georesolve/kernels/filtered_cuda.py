@@ -158,7 +158,7 @@ def _narrowed(asked, time, apart):  # type: ignore[no-untyped-def]
         least = max(least, int64(time - apart))
     if is_told and time <= int64(GREATEST) - apart:
         greatest = min(greatest, int64(time + apart))
-    return Asked(asked.group, least, greatest, asked.left_out)
+    return Asked(asked.group, least, greatest, asked.time, asked.skips)
 
 
 @cache

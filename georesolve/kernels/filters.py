@@ -10,9 +10,8 @@ from georesolve.kernels.devices import Array, coordinate_pair, device_of, implem
 from georesolve.kernels.index import ReferenceIndex, build_index
 from georesolve.kernels.query import Degrees, Found
 
-NO_TIME = -(1 << 63)
-LEAST, GREATEST = NO_TIME + 1, (1 << 63) - 1
-"""Instants."""
+LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
+"""Minimum and maximum time: every int64 is a time, a row without one belongs to no group."""
 MAX_ROWS = 1 << 29
 """References of an index: trees for windows hold up to twice as many, which 31 bits number."""
 _MOST_FORESTS = 4
@@ -31,7 +30,7 @@ class Filters(NamedTuple):
     group : int32 array, shape (n_observations,)
         Only references of the same group match. One of a group below 0 matches nothing.
     time : int64 array, shape (n_observations,), optional
-        The time of each observation, `LEAST` or later where it is of a group.
+        The time of each observation, any number where its group is below 0.
     before, after : int
         Only references of times so long before and after that match, both included; `GREATEST` is
         no limit.
@@ -204,8 +203,8 @@ def build_filtered_index(
     group : int32 array, shape (n_references,), optional
         Of each reference, from 0 on; one below 0 matches nothing. All are one where it is left out.
     time : int64 array, shape (n_references,), optional
-        Of each reference; one below `LEAST` matches nothing. Where it is left out, times do not
-        matter.
+        Time of each reference, any number where its group is below 0. Times do not matter where
+        this is left out.
     share : float
         What part of all time a tree holds by time apart, where searches whose windows are half as
         long are the fastest. Others make trees for their windows.
@@ -223,11 +222,7 @@ def build_filtered_index(
         xp = np
     group = xp.zeros(lat_deg.size, np.int32) if group is None else group.astype(np.int32)
     n_groups = max(int(group.max()) + 1, 1) if group.size else 1
-    if time is None:
-        time = xp.empty(0, np.int64)
-    else:
-        time = time.astype(np.int64)
-        group[time < LEAST] = -1
+    time = xp.empty(0, np.int64) if time is None else time.astype(np.int64)
     degrees = Degrees(lat_deg, lon_deg)
     vectors, tree = step.build(*degrees, group, time, n_groups, share)
     return FilteredIndex(vectors, tree, degrees, group, time, n_groups)

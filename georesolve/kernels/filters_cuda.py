@@ -8,11 +8,10 @@ and points that hold nothing of it. What is left each lane compares with what it
 
 from typing import Any, NamedTuple
 
-from numba import cuda, float32, int32, int64, uint32
+from numba import cuda, float32, int32, uint32
 
 from georesolve.kernels.boxes_cuda import NEVER
 from georesolve.kernels.descent_cuda import gap_to
-from georesolve.kernels.filters import NO_TIME
 from georesolve.kernels.times import window_of
 from georesolve.kernels.warp_cuda import (
     ALL_LANES,
@@ -67,12 +66,13 @@ Filtering = Everything | OfGroup | InPart
 
 
 class Asked(NamedTuple):
-    """A group, the least and the greatest time that an observation asks for, and one that not."""
+    """Group and time window of an observation, and its time, which does not match if it `skips`."""
 
     group: int
     least: int
     greatest: int
-    left_out: int
+    time: int
+    skips: bool
 
 
 class Sieved(NamedTuple):
@@ -98,7 +98,7 @@ def _(filters, row):  # type: ignore[no-untyped-def]
 def _(filters, row):  # type: ignore[no-untyped-def]
     time = filters.own[row]
     least, greatest = window_of(time, filters.before, filters.after)
-    return Asked(filters.group[row], least, greatest, time if filters.skips else int64(NO_TIME))
+    return Asked(filters.group[row], least, greatest, time, filters.skips)
 
 
 @by_type(Everything, OfGroup)
@@ -165,7 +165,8 @@ def _(filters, asked, lane):  # type: ignore[no-untyped-def]
         asked.group,
         cuda.shfl_sync(ALL_LANES, asked.least, lane),
         cuda.shfl_sync(ALL_LANES, asked.greatest, lane),
-        cuda.shfl_sync(ALL_LANES, asked.left_out, lane),
+        cuda.shfl_sync(ALL_LANES, asked.time, lane),
+        asked.skips,
     )
 
 
@@ -177,8 +178,14 @@ def matches(filters, asked, i):  # type: ignore[no-untyped-def]
 
 @implements(matches, InPart)
 def _(filters, asked, i):  # type: ignore[no-untyped-def]
-    time = filters.times[i]
-    return asked.least <= time and time <= asked.greatest and time != asked.left_out
+    return _allows(asked, filters.times[i])
+
+
+@cuda.jit(device=True, forceinline=True)
+def _allows(asked, time):  # type: ignore[no-untyped-def]
+    """Tell whether a time is in the window of an observation, and not its own where it skips."""
+    is_own = asked.skips and time == asked.time
+    return asked.least <= time and time <= asked.greatest and not is_own
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -188,7 +195,7 @@ def in_window(asked, candidates, times):  # type: ignore[no-untyped-def]
     while candidates != uint32(0):
         j = first_lane(candidates)
         candidates = without_first(candidates)
-        if asked.least <= times[j] and times[j] <= asked.greatest and times[j] != asked.left_out:
+        if _allows(asked, times[j]):
             found = uint32(found | uint32(uint32(1) << j))
     return found
 

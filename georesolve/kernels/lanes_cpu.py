@@ -507,11 +507,12 @@ def compare_times(builder, points, rows, times, leaf, lanes, windows):  # type: 
     The sixth row of the lanes is a row that each leaves out.
     """
     *own, best, best_row, left_out = (lanes.load(_SIXTEEN, row, 0) for row in range(6))
-    least, greatest, not_this = (windows.load(_SIXTEEN_KEYS, row, 0) for row in range(3))
+    least, greatest, ignores, now = (windows.load(_SIXTEEN_KEYS, row, 0) for row in range(4))
     able = []
     for j in range(8):
         time, row = times.every(_SIXTEEN_KEYS, leaf, j), rows.every(_SIXTEEN, leaf, j)
-        matches = (least <= time) & (time <= greatest) & time.differs(not_this)
+        is_other = (time ^ now | ignores).differs(0)
+        matches = (least <= time) & (time <= greatest) & is_other
         able.append(matches & row.differs(left_out))
     return _keep_best(lanes, _references(own, points, rows, leaf), best, best_row, able)
 
@@ -520,11 +521,13 @@ def compare_times(builder, points, rows, times, leaf, lanes, windows):  # type: 
 def times_within(builder, times, leaf, windows, lane):  # type: ignore[no-untyped-def]
     """Which of a leaf's eight times (n, 8) lie in a lane's window, as bits.
 
-    Of ``windows`` (4, 16) the rows are the least time, the greatest, and one that does not count.
+    Rows of ``windows`` (4, 16) are the minimum, the maximum, 0 where the time of the last row does
+    not match, else -1, and that time.
     """
     time = times.load(_EIGHT_KEYS, leaf, 0)
-    least, greatest, not_this = (windows.every(_EIGHT_KEYS, row, lane) for row in range(3))
-    return ((least <= time) & (time <= greatest) & time.differs(not_this)).bits()
+    least, greatest, ignores, now = (windows.every(_EIGHT_KEYS, row, lane) for row in range(4))
+    is_other = (time ^ now | ignores).differs(0)
+    return ((least <= time) & (time <= greatest) & is_other).bits()
 
 
 @_written(types.int64)

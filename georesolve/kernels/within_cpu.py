@@ -21,7 +21,6 @@ from georesolve.kernels.boxes_cpu import NO_LIMIT, STACK, WIDTH, held
 from georesolve.kernels.coordinates_cpu import measure_part, readable
 from georesolve.kernels.distance import closer, squared_chord
 from georesolve.kernels.ellipsoid import MORE, ONE, innermost, outermost
-from georesolve.kernels.filters import NO_TIME
 from georesolve.kernels.forest_cpu import TREES_DEEP, Forest, forest_of, tree_of
 from georesolve.kernels.geodesic import geodesic_m
 from georesolve.kernels.index import ReferenceIndex
@@ -169,9 +168,9 @@ def _take_by_metres(kind, collector, tree, leaf, lane, able):  # type: ignore[no
 
 @njit(inline="always")
 def load_window(windows, lane, time, before, after, skip):  # type: ignore[no-untyped-def]
-    """Write the window of an observation: least, greatest, what does not count, its own time."""
+    """Write the window of an observation; -1 in its third row makes its own time match, too."""
     windows[0, lane], windows[1, lane] = window_of(time, before, after)
-    windows[2, lane] = time if skip else NO_TIME
+    windows[2, lane] = 0 if skip else -1
     windows[3, lane] = time
 
 

@@ -2,6 +2,7 @@
 
 import datetime as dt
 
+import hypothesis
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 import georesolve
 from georesolve import cli, kernels
-from georesolve.engine import filter_encoding
+from georesolve.engine import filter_encoding, in_memory
 from georesolve.engine.durations import nanoseconds
 from tests import oracle
 from tests.kernels.point_sets import sphere
@@ -249,6 +250,101 @@ def test_dates_and_whole_numbers_are_times():
     found = georesolve.nearest(numbers, numbers, time="t", max_time=4, allow_exact=False)
     assert found["reference"].tolist() == [1, 0, -1]
     assert found["time_apart"].tolist()[:2] == [4, -4]
+
+
+INT64 = st.sampled_from([-(2**63), 1 - 2**63, -1, 0, 1, 2**63 - 2, 2**63 - 1]) | st.integers(
+    -(2**63), 2**63 - 1
+)
+
+
+@hypothesis.settings(max_examples=150)
+@hypothesis.given(
+    st.lists(st.none() | INT64, min_size=1, max_size=5),
+    st.lists(st.none() | INT64, min_size=1, max_size=5),
+    st.sampled_from([0, 1, 2**62, 2**63 - 2, 2**63 - 1]),
+    st.sampled_from(["backward", "forward", "nearest"]),
+    st.booleans(),
+)
+def test_every_int64_is_a_time(here, there, max_time, direction, allow_exact):
+    """All rows are at one place, so the first row that matches is the nearest."""
+    sets = [
+        pa.table({"lat": [0.0] * len(t), "lon": [0.0] * len(t), "t": pa.array(t, pa.int64())})
+        for t in (here, there)
+    ]
+    able = [
+        [
+            row
+            for row, time in enumerate(there)
+            if None not in (time, now)
+            and abs(time - now) <= max_time
+            and (time <= now or direction != "backward")
+            and (time >= now or direction != "forward")
+            and (time != now or allow_exact)
+        ]
+        for now in here
+    ]
+    options = {"time": "t", "max_time": max_time, "time_direction": direction}
+    options["allow_exact"] = allow_exact
+    try:
+        counts = georesolve.within(*sets, 1, summary={"count": True}, **options)["count"]
+        result = georesolve.nearest(*sets, **options)
+    except georesolve.InvalidInput:
+        times_of = [[time for time in times if time is not None] for times in (here, there)]
+        assert max_time == 2**63 - 1
+        assert max(abs(a - b) for a in times_of[0] for b in times_of[1]) > max_time
+        return
+    assert counts.to_pylist() == [len(rows) for rows in able]
+    first = [rows[0] if rows else None for rows in able]
+    assert result["reference"].to_pylist() == first
+    assert result["time_apart"].to_pylist() == [
+        None if row is None else there[row] - now for row, now in zip(first, here, strict=True)
+    ]
+    assert [one == "missing_value" for one in result["status"].to_pylist()] == [
+        one is None for one in here
+    ]
+
+
+def test_times_too_far_apart_are_refused_with_both_rows(monkeypatch):
+    monkeypatch.setattr(in_memory, "RESULT_ROWS", 1)
+    dates = [
+        np.array(["2000-01-01", one], "datetime64[ns]") for one in ("1700-01-01", "2262-01-01")
+    ]
+    sets = [
+        {"lat": [0.0, 1.0], "lon": [0.0, 1.0], name: one}
+        for name, one in zip("ab", dates, strict=True)
+    ]
+    options = {"observation_time": "a", "reference_time": "b"}
+    words = (
+        "column 'a' of the observations holds 1700-01-01.* in row 1 and the column 'b' of the "
+        "references holds 2262-01-01.* in row 1, 17734982400000000000 ns apart, where 64 bits hold "
+        "9223372036854775807 ns: cast both columns to a coarser unit"
+    )
+    with pytest.raises(georesolve.InvalidInput, match=words) as refused:
+        georesolve.nearest(*sets, time_direction="forward", **options)
+    places = [(one["file"], one["column"], one["row"]) for one in refused.value.errors]
+    assert places == [("observations", "a", 1), ("references", "b", 1)]
+    with pytest.raises(georesolve.InvalidInput, match="max_time='110000d' is beyond 64 bits"):
+        georesolve.within(*sets, 2e7, max_time="110000d", summary={"count": True}, **options)
+    coarse = [
+        one | {name: one[name].astype("datetime64[us]")}
+        for name, one in zip("ab", sets, strict=True)
+    ]
+    counts = georesolve.within(*coarse, 2e7, max_time="110000d", summary={"count": True}, **options)
+    assert counts["count"].tolist() == [2, 1]
+
+
+def test_a_time_that_does_not_fit_is_refused_with_its_row(monkeypatch):
+    monkeypatch.setattr(in_memory, "RESULT_ROWS", 1)
+    table = {"lat": [0.0, 1.0, 2.0], "lon": [0.0, 1.0, 2.0]}
+    fine = pa.table({**table, "t": pa.array([0, 1, 2], pa.timestamp("ns"))})
+    old = pa.table({**table, "t": pa.array([0, None, -(10**16)], pa.timestamp("us"))})
+    for sets, role in (((old, fine), "observations"), ((fine, old), "references")):
+        with pytest.raises(
+            georesolve.InvalidInput, match=r"\[ns\]: row 2 holds 1653-02"
+        ) as refused:
+            georesolve.nearest(*sets, time="t", max_time="1d")
+        [place] = refused.value.errors
+        assert (place["file"], place["column"], place["row"]) == (role, "t", 2)
 
 
 def test_the_ellipsoid_knows_no_groups():

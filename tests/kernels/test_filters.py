@@ -21,7 +21,8 @@ from georesolve.kernels.order_cpu import ROW, Scratch, sort_parts
 from georesolve.kernels.query import StepsSpent
 from tests.kernels.point_sets import SETS, points, sphere
 
-SECONDS = st.sampled_from([0, 1, 2, 3, 10, -(2**62), 2**62]) | st.integers(-20, 20)
+EDGES = [-(2**63), 1 - 2**63, -(2**62), 2**62, 2**63 - 2, 2**63 - 1]
+SECONDS = st.sampled_from([0, 1, 2, 3, 10, *EDGES]) | st.integers(-20, 20)
 
 
 def matching(references, observations, group, filters, time, own, chord2):
@@ -215,10 +216,10 @@ def test_a_few_narrow_windows_take_the_trees_of_wider_ones():
 
 @pytest.mark.parametrize("n", [1, 600])
 def test_what_has_no_time_matches_nothing(n):
-    at, time = (np.zeros(2), np.arange(2.0)), np.array([LEAST - 1, LEAST])
+    at, time = (np.zeros(2), np.arange(2.0)), np.array([LEAST, LEAST])
     for skips in (False, True):
         filters = Filters(np.zeros(n, np.int32), np.full(n, 7), skips_own_time=skips)
-        index = build_filtered_index(*at, None, time)
+        index = build_filtered_index(*at, np.array([-1, 0], np.int32), time)
         found = nearest(index, np.zeros(n), np.zeros(n), filters=filters).reference
         assert (found == 1).all()
         assert (count_within(index, np.zeros(n), np.zeros(n), 1e6, filters=filters) == 1).all()

@@ -114,7 +114,8 @@ class AtHand:
                     raise
                 except Exception as error:
                     logger.warning("a small request is answered by a thread: %r", error)
-                return await held(self._threads(function))
+                answer: T = await held(self._threads(function))
+                return answer
         finally:
             self._unanswered[owner] -= 1
 

@@ -207,7 +207,8 @@ async def parsed(service: Service, content: bytearray, model: type[M]) -> M:
             await asyncio.sleep(time.monotonic() - start)
 
     async with slot(service.reading, service.owner) as held:
-        return await held(read())
+        model_read: M = await held(read())
+        return model_read
 
 
 def _read_json(model: type[M], content: bytes | bytearray) -> M:
