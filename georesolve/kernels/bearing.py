@@ -10,7 +10,7 @@ from numba import njit
 
 from georesolve.kernels.arithmetic import product, total
 from georesolve.kernels.coordinates_cpu import readable
-from georesolve.kernels.geodesic import azimuth
+from georesolve.kernels.geodesic import azimuth, enlargement
 from georesolve.kernels.query import Degrees
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.trig import arcsine, sine_cosine_deg
@@ -61,8 +61,10 @@ def bearing_deg(lat_deg: float, lon_deg: float, to_lat_deg: float, to_lon_deg: f
     right, and this is one that depends on their coordinates alone.
     """
     apart = _apart_deg(lon_deg, to_lon_deg)
-    half, cosine_half = sine_cosine_deg(product(0.5, apart))
-    step, _ = sine_cosine_deg(total(to_lat_deg, -lat_deg))
+    lat_step = total(to_lat_deg, -lat_deg)
+    scale = enlargement(lat_step, apart)
+    half, cosine_half = sine_cosine_deg(product(product(0.5, scale), apart))
+    step, _ = sine_cosine_deg(product(scale, lat_step))
     sine, _ = sine_cosine_deg(lat_deg)
     _, cosine = sine_cosine_deg(to_lat_deg)
     twice = product(product(2.0, half), cosine)

@@ -20,8 +20,8 @@ from georesolve.kernels.ellipsoid import MORE, ONE, outermost
 from georesolve.kernels.geodesic import (
     AXES,
     SEMI_MAJOR_M,
-    SHORT2,
     geodesic_m,
+    is_short,
     on_ellipsoid,
     short_m,
 )
@@ -171,7 +171,7 @@ def _settle(  # type: ignore[no-untyped-def]
                 row = by_chord[i, j]
                 if row >= 0:
                     metres, chord2 = found[0, i - first], found[1, i - first]
-                    if not 0.0 < chord2 <= SHORT2:
+                    if not is_short(chord2):
                         x, y, z = here[0, i - first], here[1, i - first], here[2, i - first]
                         metres = geodesic_m(
                             x, y, z, vectors[row, 0], vectors[row, 1], vectors[row, 2]

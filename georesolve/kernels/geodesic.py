@@ -63,6 +63,12 @@ _NEAR2 = 0.01
 _TURNS = 8
 _STRAIGHT = 2.0**-50
 """Sine of a difference of longitudes up to which a line is one of a meridian."""
+_MIN_SINE = 2.0**-200
+"""Smallest sine of a latitude other than 0: the square of a smaller one might underflow."""
+_MIN_CHORD2 = 2.0**-900
+"""Squared chord below which a line is straight: terms of its curvature might underflow."""
+_ENLARGE = 2.0**340
+"""Factor for tiny steps: those below 2^-400 degrees become 2^-60 at most, and 2^-400 at least."""
 
 # (arcsin x / x) as a polynomial in x^2: x is below 0.04.
 _ARC = (1.0, 1.0 / 6.0, 3.0 / 40.0, 5.0 / 112.0, 35.0 / 1152.0)
@@ -167,6 +173,29 @@ def _turned(epsilon, sigma, ssig1, csig1, ssig2, csig2):  # type: ignore[no-unty
     return product(product(FLATTENING, polynomial(_A3, epsilon)), total(sigma, rest))
 
 
+@njit(inline="always")
+def _normal_sine(sine):  # type: ignore[no-untyped-def]
+    """Replace a tiny sine by one whose square is a normal number, and preserve 0 and the sign.
+
+    Moving an end by 4e-54 m changes the length by no more than that.
+    """
+    tiny = -_MIN_SINE if sine < 0.0 else _MIN_SINE
+    return tiny if sine != 0.0 and abs(sine) < _MIN_SINE else sine
+
+
+@njit(inline="always")
+def enlargement(lat_step_deg: float, lon_step_deg: float) -> float:
+    """Factor by which to scale a step in degrees so that its direction does not underflow.
+
+    The factor is 1 unless both components are tiny. The surface is flat over a tiny step, so the
+    direction of the enlarged step is the same.
+    """
+    north, east = abs(lat_step_deg), abs(lon_step_deg)
+    larger = north if north > east else east
+    scale = _ENLARGE if larger < 2.0**-400 else 1.0
+    return _ENLARGE * _ENLARGE if larger < 2.0**-740 else scale
+
+
 @njit(nogil=True, error_model="numpy")
 def _search(sbet1, cbet1, sbet2, cbet2, slam, clam, wanted):  # type: ignore[no-untyped-def]
     """Length by the semi-major axis, and sines and cosines of the azimuths at both ends.
@@ -175,13 +204,15 @@ def _search(sbet1, cbet1, sbet2, cbet2, slam, clam, wanted):  # type: ignore[no-
     second lies to the east. The search ends where the square of what is left of the longitude is at
     most `wanted` of the reduced length.
     """
-    if slam == 0.0:
+    if slam <= _STRAIGHT:
         # Along a meridian; over the pole, where they are opposite.
+        clam = 1.0 if clam > 0.0 else -1.0
         csig1 = product(clam, cbet1)
         sigma = _between(sbet1, csig1, sbet2, cbet2)
         s, _, _ = _along(_epsilon(_EP2), sigma, sbet1, csig1, sbet2, cbet2)
         return product(AXES, s), 0.0, clam, 0.0, 1.0
     lam = _angle(slam, clam)
+    sbet1, sbet2 = _normal_sine(sbet1), _normal_sine(sbet2)
     if sbet1 == 0.0 and lam <= math.pi * AXES:
         return lam, 1.0, 0.0, 1.0, 0.0
     dn1 = math.sqrt(total(1.0, product(_EP2, product(sbet1, sbet1))))
@@ -279,8 +310,14 @@ def _curvature(z, hz, square, bend, sign):  # type: ignore[no-untyped-def]
 
 
 @njit(inline="always")
+def is_short(chord2: float) -> bool:
+    """Whether `short_m` measures a line of a squared chord."""
+    return (chord2 >= _MIN_CHORD2) & (chord2 <= SHORT2)
+
+
+@njit(inline="always")
 def short_m(x1, y1, z1, x2, y2, z2, chord2):  # type: ignore[no-untyped-def]
-    """Metres of a short line, by its squared chord, which is not 0; without branches."""
+    """Metres of a short line, by its squared chord, which `is_short`; without branches."""
     hz = product(0.5, total(z2, -z1))
     mx, my = product(0.5, total(x1, x2)), product(0.5, total(y1, y2))
     mz = product(_Q, product(0.5, total(z1, z2)))
@@ -319,8 +356,6 @@ def _long(x1, y1, z1, x2, y2, z2):  # type: ignore[no-untyped-def]
     slam, clam = 0.0, 1.0
     if size > 0.0:
         slam, clam = abs(across) / size, along / size
-    if slam <= _STRAIGHT:
-        slam, clam = 0.0, 1.0 if clam > 0.0 else -1.0
     s, _, _, _, _ = _search(z1 / AXES, cbet1, z2 / AXES, cbet2, slam, clam, 1e-16)
     return s
 
@@ -331,9 +366,9 @@ def geodesic_m(x1: float, y1: float, z1: float, x2: float, y2: float, z2: float)
     chord2 = squared_chord(x1, y1, z1, x2, y2, z2)
     if chord2 > SHORT2:
         return product(SEMI_MAJOR_M, _long(x1, y1, z1, x2, y2, z2))
-    if chord2 > 0.0:
+    if is_short(chord2):
         return short_m(x1, y1, z1, x2, y2, z2, chord2)
-    return product(0.0, chord2)
+    return product(SEMI_MAJOR_M, math.sqrt(chord2))
 
 
 @njit(nogil=True, error_model="numpy")
@@ -344,16 +379,18 @@ def azimuth(lat_deg: float, to_lat_deg: float, apart_deg: float) -> tuple[float,
     """
     sine1, cosine1 = sine_cosine_deg(lat_deg)
     sine2, cosine2 = sine_cosine_deg(to_lat_deg)
-    slam, clam = sine_cosine_deg(abs(apart_deg))
+    scale = enlargement(total(to_lat_deg, -lat_deg), apart_deg)
+    lon_step_deg = product(scale, abs(apart_deg))
+    slam, clam = sine_cosine_deg(lon_step_deg)
     east = -1.0 if apart_deg < 0.0 else 1.0
     size1, size2 = _length(product(AXES, sine1), cosine1), _length(product(AXES, sine2), cosine2)
     sbet1, cbet1 = product(AXES, sine1) / size1, cosine1 / size1
     sbet2, cbet2 = product(AXES, sine2) / size2, cosine2 / size2
-    step, cosine = sine_cosine_deg(total(to_lat_deg, -lat_deg))
+    step, cosine = sine_cosine_deg(product(scale, total(to_lat_deg, -lat_deg)))
     step = product(AXES, step) / product(size1, size2)
     is_near = total(product(step, step), product(slam, slam)) < _NEAR2
     if is_near and clam > 0.0 and cosine > 0.0:
-        across, along = _close(sbet1, cbet1, sbet2, cbet2, step, product(abs(apart_deg), _RADIANS))
+        across, along = _close(sbet1, cbet1, sbet2, cbet2, step, product(lon_step_deg, _RADIANS))
         return product(east, across), along
     turned = _is_first(sbet2, cbet2, sbet1, cbet1)
     if turned:

@@ -4,7 +4,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 NASTY_LAT = [-90.0, -89.99999999999999, -45.0, -0.0, 0.0, 5e-324, 1e-9, 45.0, 60.0, 90.0]
+NASTY_LAT += [-3e-155, 1e-160]
 NASTY_LON = [-180.0, -179.99999999999997, -90.0, -0.0, 0.0, 1e-9, 45.0, 90.0, 180.0, 270.0, 360.0]
+NASTY_LON += [-1e-160, 2e-310]
 
 
 def sphere(rng, n):
@@ -37,6 +39,19 @@ def poles(rng, n):
 def antimeridian(rng, n):
     side = rng.choice([-180.0, 180.0], n)
     return rng.uniform(-80, 80, n), side - np.sign(side) * rng.choice([0, 1e-12, 1e-6, 0.1], n)
+
+
+def magnitudes(rng, n):
+    """Points with coordinates of all magnitudes: from 1e-320 degrees to the limit."""
+    return tuple(
+        rng.choice([-1.0, 1.0], n) * np.minimum(10 ** rng.uniform(-320, np.log10(limit), n), limit)
+        for limit in (90.0, 180.0)
+    )
+
+
+def equatorial(rng, n):
+    """Points with latitudes of all magnitudes, and any longitude."""
+    return magnitudes(rng, n)[0], rng.uniform(-180, 360, n)
 
 
 def crowds(rng, places, n):
@@ -76,6 +91,8 @@ def _sets():
         "cities": (cities(rng, 4000), cities(rng, 5000)),
         "poles": (poles(rng, 2000), poles(rng, 4500)),
         "antimeridian": (antimeridian(rng, 3000), antimeridian(rng, 4500)),
+        "magnitudes": (magnitudes(rng, 3000), magnitudes(rng, 4500)),
+        "equatorial": (equatorial(rng, 3000), equatorial(rng, 4500)),
         "between nodes": (nodes, tuple(np.tile(p, 12) for p in grid(6, 3.0))),
         "duplicates": (tuple(np.repeat(p, 9) for p in nodes), tuple(np.tile(p, 12) for p in nodes)),
         "crowds": (

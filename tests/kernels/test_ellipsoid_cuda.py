@@ -6,7 +6,7 @@ import pytest
 cp = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
 
 from georesolve.kernels import build_index, count_within, nearest, within  # noqa: E402
-from tests.kernels.point_sets import SETS, sphere  # noqa: E402
+from tests.kernels.point_sets import SETS, equatorial, magnitudes, sphere  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -31,10 +31,11 @@ def test_the_nearest(name, k):
         assert same_bytes(found, want), algorithm
 
 
-def test_a_million_pairs():
-    """As many geodesics, long ones and short ones."""
+@pytest.mark.parametrize("make", [sphere, magnitudes, equatorial])
+def test_a_million_pairs(make):
+    """A million geodesics: long, short, and of coordinates whose squares underflow."""
     rng = np.random.default_rng(1)
-    references, observations = sphere(rng, 2_000), sphere(rng, 500)
+    references, observations = make(rng, 2_000), make(rng, 500)
     want = within(build_index(*references, copies=True, earth="wgs84"), *observations, 3e7)
     index = build_index(*on_device(references), copies=True, earth="wgs84")
     assert same_bytes(within(index, *on_device(observations), 3e7), want)

@@ -1,14 +1,17 @@
-"""Geodesics of WGS 84 against GeographicLib: anywhere, antipodes, poles, equator, 1 mm apart."""
+"""Geodesics of WGS 84 against GeographicLib: anywhere, antipodes, poles, 1 mm apart, tiny."""
 
 import numpy as np
 import pytest
 from geographiclib.geodesic import Geodesic
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numba import njit
+from pyproj import Geod
 
 from georesolve.kernels.bearing import bearings
-from georesolve.kernels.geodesic import SHORT2, geodesic_m, point
+from georesolve.kernels.geodesic import FLATTENING, SHORT2, geodesic_m, point
 from georesolve.kernels.query import Degrees
-from tests.kernels.point_sets import antimeridian, poles, sphere
+from tests.kernels.point_sets import antimeridian, equatorial, magnitudes, poles, sphere
 
 WITHIN_M = 1e-6
 N = 1_000
@@ -73,6 +76,43 @@ def equator(rng, n):
 @pytest.mark.parametrize("make", [sphere, poles, antimeridian, equator])
 def test_pairs(make):
     assert_right(*drawn(make, 1))
+
+
+@pytest.mark.parametrize("make", [magnitudes, equatorial])
+def test_a_million_pairs_of_all_magnitudes(make):
+    """Pairs with latitudes and longitudes whose squares underflow, too; PROJ has GeographicLib."""
+    rng = np.random.default_rng(6)
+    (lat, lon), (to_lat, to_lon) = make(rng, 1_000_000), make(rng, 1_000_000)
+    there, back = lengths(lat, lon, to_lat, to_lon)
+    assert there.tobytes() == back.tobytes()
+    expected = Geod(ellps="WGS84").inv(lon, lat, to_lon, to_lat)[2]
+    assert np.abs(there - expected).max() <= WITHIN_M
+
+
+exponents = st.floats(-324, -140) | st.floats(-324, 1.9)
+degrees = st.builds(lambda sign, exponent: sign * 10**exponent, st.sampled_from([-1, 1]), exponents)
+
+
+@settings(max_examples=1000, deadline=None)
+@given(
+    *[st.sampled_from([0.0, -0.0]) | degrees] * 2,
+    st.sampled_from([0.0, 180.0, 179.4, -179.5]) | degrees | st.floats(-180, 180),
+)
+def test_any_magnitude(lat, to_lat, lon):
+    assert_right(([lat], [0.0]), ([to_lat], [lon]))
+
+
+def test_azimuths_of_tiny_steps():
+    """On a flat neighbourhood of (0, 0): by the radii of curvature there, at any scale."""
+    rng = np.random.default_rng(7)
+    north, east = rng.normal(size=(2, N))
+    expected = np.degrees(np.arctan2(east, north * (1 - FLATTENING) ** 2)) % 360
+    for exponent in range(-1000, -40, 8):
+        there = Degrees(np.ldexp(north, exponent), np.ldexp(east, exponent))
+        bearing = bearings(Degrees(np.zeros(N), np.zeros(N)), there, "wgs84")
+        # Numbers below 2^-1022 have fewer bits, which turns the true direction by as much.
+        turned = 1e-12 + np.degrees(2.0 ** (-1073 - exponent)) / np.hypot(north, east)
+        assert (np.abs((bearing - expected + 180) % 360 - 180) <= turned).all()
 
 
 @pytest.mark.parametrize("off_deg", [0, 1e-12, 1e-6, 1e-3, 0.2, 1.0])
