@@ -267,8 +267,10 @@ def collect(fine: bool) -> Any:
                 between2 = squared_chord(near_x, near_y, near_z, point_x, point_y, point_z)
                 span = math.sqrt(apart2) + h
                 least = 2.0 * h * math.sqrt(between2) + _CHORD_ROUNDING * span * span
-                # Of references at one point, the one of the lowest row is found.
-                if apart2 - chord2 <= least and (between2 > 0.0 or int64(points[at, 3]) <= row):
+                # Only the lowest row of references at one point matches. Compare coordinates: the
+                # square of a distance may underflow.
+                is_apart = near_x != point_x or near_y != point_y or near_z != point_z
+                if apart2 - chord2 <= least and (is_apart or int64(points[at, 3]) <= row):
                     if count < PLACES:
                         slots[warp, count, lane] = int32(at)
                     count = int32(count + 1)

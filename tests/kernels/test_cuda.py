@@ -324,6 +324,17 @@ def test_cells_of_hard_sets_give_the_bytes_of_the_cpu(name, cells_for_all):
     assert answer.distance_m.get().tobytes() == expected.distance_m.tobytes()
 
 
+def test_cells_tell_references_apart_whose_squared_chord_underflows(cells_for_all):
+    lat, lon = uniform(np.random.default_rng(2), 50)
+    lat[:2], lon[:2] = [1e-163, 0.0], 0.0
+    observations = np.full(300, -1e-152), np.zeros(300)
+    expected = nearest(build_index(lat, lon), *observations, algorithm="brute")
+    assert (expected.reference == 1).all()
+    index = build_index(cp.asarray(lat), cp.asarray(lon))
+    answer = nearest(index, *map(cp.asarray, observations), algorithm="tree")
+    assert answer.reference.get().tobytes() == expected.reference.tobytes()
+
+
 @pytest.mark.parametrize("query", [Query(1), Query(7), Query(64)], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_pieces_merge_to_the_whole(name, query):
