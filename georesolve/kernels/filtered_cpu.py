@@ -59,7 +59,13 @@ from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.times import window_of
 from georesolve.kernels.walk_cpu import leaf_of, leaves_near, leaves_to_fill, look, walk
 from georesolve.kernels.ways import spread_of
-from georesolve.kernels.within_cpu import NO_TIMES, Packets, asked_twice, load_window, search_part
+from georesolve.kernels.within_cpu import (
+    NO_TIMES,
+    Packets,
+    count_then_fill,
+    load_window,
+    search_part,
+)
 
 __all__ = ["build", "count", "pairs", "placed", "search"]
 
@@ -484,4 +490,4 @@ def _search(
         search_part(part, packets, asked, brute, OnSphere(), index.vectors[:0], counts, found)
 
 
-count, pairs = asked_twice(_search)
+count, pairs = count_then_fill(_search)

@@ -32,6 +32,7 @@ from georesolve.kernels.arithmetic import product, total
 from georesolve.kernels.boxes_cpu import FAR, WIDTH, fill_nodes, levels_over
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.order_cpu import ROW, scratch, sort
+from georesolve.kernels.passes import check_passes
 from georesolve.kernels.shapes import BoxTree, Polygons, Shapes
 
 _CHAIN = 8
@@ -278,7 +279,8 @@ def _stretches(
     none = np.empty((0, 2), np.int64), np.empty((0, 6))
     n = _fill_stretches(arcs, row, polygon, longest, *none)
     made = np.empty((n, 2), np.int64), np.empty((n, 6))
-    _fill_stretches(arcs, row, polygon, longest, *made)
+    written = _fill_stretches(arcs, row, polygon, longest, *made)
+    check_passes(np.array([n]), np.array([written]), "index of shapes")
     return made
 
 
@@ -374,9 +376,10 @@ def _bins(ranges: np.ndarray, lon_deg: np.ndarray) -> tuple[np.ndarray, ...]:
     _measure_bins(ranges, lon_deg, first, span)
     starts = np.zeros(first[-1] + 1, np.int64)
     _fill_bins(ranges, lon_deg, first, span, starts, np.empty(0, np.int64))
-    starts = np.cumsum(starts)
-    edge = np.empty(starts[-1], np.int64)
+    counts, starts = starts, np.cumsum(starts)
+    edge, ends = np.empty(starts[-1], np.int64), starts.copy()
     _fill_bins(ranges, lon_deg, first, span, starts, edge)
+    check_passes(counts, ends - starts, "bin of polygons")
     return first, span, starts, edge
 
 

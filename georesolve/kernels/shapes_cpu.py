@@ -40,7 +40,7 @@ from georesolve.kernels.query import Answer, Degrees, Found, Pairs, Query, Withi
 from georesolve.kernels.shapes import BoxTree, Polygons, ShapeIndex
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.walk_cpu import look, put, walk
-from georesolve.kernels.within_cpu import NO_PAIRS, RUN, asked_twice, put_in_order
+from georesolve.kernels.within_cpu import NO_PAIRS, RUN, count_then_fill, put_in_order
 from georesolve.query import Algorithm
 
 _BLOCK = 32
@@ -399,13 +399,17 @@ def _search_around(  # type: ignore[no-untyped-def]
     thread, threads, searched, points, lat_deg, lon_deg, order, brute, first_of_all,
     limits, counts, of_rows, starts, reference, distance_m,
 ):  # fmt: skip
-    """Count the shapes within a distance, by observation or by row, or write them."""
+    """Count the shapes within a distance, by observation or by row, or write them.
+
+    `counts` becomes the number of shapes of each observation, also where they are written.
+    """
     searched = borrowed(searched)
     fills, by_row = starts.size > 0, of_rows.size > 0
     stack, used = np.empty(STACK, np.int64), np.zeros(1, np.int64)
     near, holding = np.empty(_FEW, np.int64), np.empty(_FEW, np.int64)
     lanes = np.zeros((5, _BLOCK))
     at, ends = np.empty(_BLOCK, np.int64), np.empty(_BLOCK, np.int64)
+    max_ends = np.empty(_BLOCK, np.int64)
     box, bounds = np.empty(6), np.empty(_BLOCK)
     sines2, chords = np.empty(_BLOCK), np.empty(_BLOCK)
     pairs = np.empty(RUN), np.empty(RUN)
@@ -421,9 +425,10 @@ def _search_around(  # type: ignore[no-untyped-def]
             i = first_of_all + at[lane]
             bounds[lane] = limits[i if limits.size > 1 else 0]
             worst = max(worst, bounds[lane])
-            ends[lane] = end
+            ends[lane] = max_ends[lane] = end
             if fills:
                 end += starts[at[lane] + 1] - starts[at[lane]]
+                max_ends[lane] = end
         near = _gathered(searched.stretches, near, used, box, min(worst, ALL), brute, stack)
         n_near = used[0]
         wide2 = (box[3] - box[0]) ** 2 + (box[4] - box[1]) ** 2 + (box[5] - box[2]) ** 2
@@ -479,7 +484,7 @@ def _search_around(  # type: ignore[no-untyped-def]
                 i_holding += 1
             for lane in range(n):
                 if chords[lane] <= bounds[lane]:
-                    if fills:
+                    if fills and ends[lane] < max_ends[lane]:
                         pairs[0][ends[lane]], pairs[1][ends[lane]] = chords[lane], row
                     if by_row:
                         of_rows[thread, row] += 1
@@ -487,12 +492,12 @@ def _search_around(  # type: ignore[no-untyped-def]
         begin = 0
         for lane in range(n):
             i = at[lane]
-            size = ends[lane] - begin
-            if not fills:
+            if ends[lane] > begin:
                 # Most have none, and memory that is far away is not touched for them.
-                if ends[lane]:
-                    counts[i] = ends[lane]
+                counts[i] = ends[lane] - begin
+            if not fills:
                 continue
+            size = max_ends[lane] - begin
             put_in_order(pairs, begin, size, ordered, 0, ranks)
             measure_part(ordered[0][:size])
             for j in range(size):
@@ -576,7 +581,7 @@ def _search(
         )  # fmt: skip
 
 
-count, pairs = asked_twice(_search)
+count, pairs = count_then_fill(_search)
 
 
 def count_by_row(

@@ -25,6 +25,7 @@ from georesolve.kernels.distance import squared_chord
 from georesolve.kernels.launch_cuda import stride
 from georesolve.kernels.order_cuda import extent, order
 from georesolve.kernels.outlines_cpu import holds
+from georesolve.kernels.passes import check_passes
 from georesolve.kernels.query import Answer, Degrees, Found, Pairs, Query, Within
 from georesolve.kernels.shapes import Polygons, ShapeIndex
 from georesolve.kernels.shapes_cpu import offer
@@ -152,7 +153,11 @@ def search_around(  # type: ignore[no-untyped-def]
     first, span, starts, edge, straight, edge_lon, edge_lat, lat_deg, lon_deg, vectors, along,
     brute, bounds, begins, counts, of, row, chord2,
 ):  # fmt: skip
-    """Count the stretches and areas within a distance of each observation, or write their rows."""
+    """Count the stretches and areas within a distance of each observation, or write their rows.
+
+    `counts` becomes their number in either case; nothing is written beyond where `begins` says that
+    the next observation begins.
+    """
     polygons = Polygons(
         polygon_row, holds_south, first, span, starts, edge, straight, edge_lon, edge_lat
     )
@@ -162,6 +167,7 @@ def search_around(  # type: ignore[no-untyped-def]
         bound = bounds[i if bounds.size > 1 else 0]
         worst = ALL if brute else min(ALL, bound)
         into = begins[i] if row.size else int64(0)
+        capacity = begins[i + 1] - into if row.size else int64(0)
         count = int64(0)
         top = _begin(boxes, levels, x, places, gaps)
         while True:
@@ -171,7 +177,7 @@ def search_around(  # type: ignore[no-untyped-def]
             start = items[item, 0]
             found = _nearest_of(arcs, start, items[item, 1], x, y, z)
             if found <= bound:
-                if row.size:
+                if count < capacity:
                     of[into + count], row[into + count] = i, rows[start]
                     chord2[into + count] = found
                 count += 1
@@ -183,12 +189,11 @@ def search_around(  # type: ignore[no-untyped-def]
                 break
             polygon = area_items[item, 0]
             if bound >= 0.0 and holds(polygons, arcs, polygon, x, y, z, lat, lon):
-                if row.size:
+                if count < capacity:
                     of[into + count], row[into + count] = i, polygon_row[polygon]
                     chord2[into + count] = 0.0
                 count += 1
-        if not row.size:
-            counts[i] = count
+        counts[i] = count
 
 
 def _resident(index: ShapeIndex) -> tuple[Any, ...]:
@@ -250,8 +255,8 @@ def _of_part(
     of, row, chord2 = cp.empty(0, cp.int64), cp.empty(0, cp.int64), cp.empty(0)
     found = 0
     if n:
-        given = *_resident(index), *_seen(part), by == "brute", bounds, begins, counts
-        stride(search_around, n, *given, of, row, chord2)
+        request = *_resident(index), *_seen(part), by == "brute", bounds, begins
+        stride(search_around, n, *request, counts, of, row, chord2)
         cp.cumsum(counts, out=begins[1:])
         found = int(begins[-1])
     if found > _MOST_FOUND and n > 1:
@@ -262,7 +267,9 @@ def _of_part(
     if found:
         of, row = cp.empty(found, cp.int64), cp.empty(found, cp.int64)
         chord2 = cp.empty(found)
-        stride(search_around, n, *given, of, row, chord2)
+        written = cp.empty_like(counts)
+        stride(search_around, n, *request, written, of, row, chord2)
+        check_passes(counts, written)
         nearest = _sorted(chord2, row, of)
         of, row, chord2 = of[nearest], row[nearest], chord2[nearest]
         is_first = cp.ones(found, bool)

@@ -39,6 +39,7 @@ from georesolve.kernels.lanes_cpu import (
 )
 from georesolve.kernels.order_cpu import ROW, in_windows
 from georesolve.kernels.packets_cpu import LANES, OnEllipsoid, OnSphere, aligned_rows
+from georesolve.kernels.passes import check_passes
 from georesolve.kernels.query import Degrees, Pairs, Within
 from georesolve.kernels.threads_cpu import in_threads, threads_for
 from georesolve.kernels.times import window_of
@@ -80,7 +81,8 @@ class Matching(NamedTuple):
 
     Rows of `lanes` are x, y, z, the bound, a row that is left out, the least that is not, metres on
     the ellipsoid, and the greatest squared chord that is within these for sure. What is within
-    `inside` of all is counted once, in `whole`. The `kind` says what decides.
+    `inside` of all is counted once, in `whole`. The `kind` says what decides. The pairs of
+    a lane end at `max_ends` if both passes agree.
     """
 
     lanes: np.ndarray
@@ -90,6 +92,7 @@ class Matching(NamedTuple):
     inside: float
     whole: np.ndarray
     ends: np.ndarray
+    max_ends: np.ndarray
     fills: bool
     key: np.ndarray
     row: np.ndarray
@@ -112,7 +115,7 @@ def _count_whole(collector, tree, node, level, bits, box):  # type: ignore[no-un
 
 @look.of(Matching)
 def _take(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-def]
-    lanes, windows, _, kind, _, _, ends, fills, _, _ = collector
+    lanes, windows, _, kind, _, _, ends, max_ends, fills, _, _ = collector
     timed = tree.times.shape[0] > 0
     counts = not (timed or len(kind) or fills)
     while bits:
@@ -129,6 +132,9 @@ def _take(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-d
             near &= near - 1
             able = times_within(tree.times, leaf, windows, lane) if timed else (1 << WIDTH) - 1
             ends[lane] = _take_able(kind, collector, tree, leaf, lane, able)
+            if fills:
+                # There is room for another leaf behind the pairs of each lane.
+                ends[lane] = min(ends[lane], max_ends[lane] + 1)
     return worst, 0
 
 
@@ -138,7 +144,7 @@ def _take_able(kind, collector, tree, leaf, lane, able):  # type: ignore[no-unty
 
     A search on the sphere compiles no geodesic.
     """
-    lanes, _, _, _, _, _, ends, fills, key, row = collector
+    lanes, _, _, _, _, _, ends, _, fills, key, row = collector
     here = tree.points, tree.rows, leaf, lanes, lane, able
     if fills:
         return pack_members(*here, key, row, ends[lane])
@@ -147,7 +153,7 @@ def _take_able(kind, collector, tree, leaf, lane, able):  # type: ignore[no-unty
 
 @_take_able.of(OnEllipsoid)
 def _take_by_metres(kind, collector, tree, leaf, lane, able):  # type: ignore[no-untyped-def]
-    lanes, _, eight, _, _, _, ends, fills, key, rows = collector
+    lanes, _, eight, _, _, _, ends, _, fills, key, rows = collector
     end = ends[lane]
     near = able & members_matching(tree.points, tree.rows, leaf, lanes, lane, eight)
     while near:
@@ -181,8 +187,9 @@ def search_within(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Count what is within the distance of the observations of packets, or write their pairs.
 
-    Without memory for pairs they are counted. `vectors` are given where all references are in one
-    tree.
+    Pairs are counted unless there is memory for them. `counts` becomes the number of pairs of each
+    observation, or one too many if the memory of an observation is too small. `vectors` are given
+    if all references are in one tree.
     """
     forest, points, order, firsts, stops, trees, times, before, after, skip = borrowed(packets)
     vectors, bounds, counts, starts = borrowed((vectors, bounds, counts, starts))
@@ -193,7 +200,7 @@ def search_within(  # type: ignore[no-untyped-def]
     leaves_out = exclude_self and not takes_off
     made = (
         aligned_rows(8, LANES), aligned_rows(2, WIDTH), aligned_rows(4, LANES).view(np.int64),
-        np.empty(LANES, np.int64), np.empty(LANES, np.int64), np.empty(1, np.int64),
+        np.empty(LANES, np.int64), np.empty((2, LANES), np.int64), np.empty(1, np.int64),
         np.empty(STACK, np.int64), np.empty(TREES_DEEP, np.int64), np.empty(RUN, np.int64),
     )  # fmt: skip
     memory = _memory(0), _memory(0)
@@ -201,8 +208,8 @@ def search_within(  # type: ignore[no-untyped-def]
         if packet // _TURN % threads != thread:
             continue
         # They go with the last use of their owner, which is here in each turn of the loop.
-        lanes, boxes_of, windows, places, ends, whole, stack, levels, ranks = borrowed(made)
-        box = boxes_of[0]
+        lanes, boxes_of, windows, places, limits, bulk, stack, levels, ranks = borrowed(made)
+        box, ends, max_ends = boxes_of[0], limits[0], limits[1]
         first, stop = firsts[packet], stops[packet]
         used = stop - first
         farthest, nearest = 0.0, np.inf
@@ -225,16 +232,17 @@ def search_within(  # type: ignore[no-untyped-def]
                 load_window(windows, lane, times[i], before, after, skip)
             farthest = max(farthest, bound)
             nearest = min(nearest, within)
-            ends[lane] = end
+            ends[lane] = max_ends[lane] = end
             if fills and lane < used:
-                end += starts[i + 1] - starts[i] + WIDTH
+                max_ends[lane] += starts[i + 1] - starts[i]
+                end = max_ends[lane] + WIDTH
         if fills and end == used * WIDTH:
             continue
         load_lanes(points, places, lanes, boxes_of, 0)
         if memory[0][0].size < end + RUN:
             memory = _memory(end + RUN), _memory(end + RUN)
         found, ordered = borrowed(memory)
-        whole[0] = 0
+        bulk[0] = 0
         tree = tree_of(forest, trees[packet], levels)
         # Of whole boxes it is not known which rows they hold.
         if fills or once or leaves_out or brute or times.size:
@@ -242,13 +250,13 @@ def search_within(  # type: ignore[no-untyped-def]
         if brute:
             box[:3], box[3:] = -2.0, 2.0
         near = Matching(
-            lanes, windows, boxes_of[1], kind, nearest, whole, ends, fills, found[0], found[1]
+            lanes, windows, boxes_of[1], kind, nearest, bulk, ends, max_ends, fills, *found
         )
         walk(tree, near, box, farthest, 0, 0, NO_LIMIT, stack)
         if not fills:
             for lane in range(used):
                 row = first_row + places[lane]
-                counts[places[lane]] = ends[lane] + whole[0]
+                counts[places[lane]] = ends[lane] + bulk[0]
                 if takes_off and 0 <= row < vectors.shape[0]:
                     chord2 = squared_chord(
                         lanes[0, lane], lanes[1, lane], lanes[2, lane],
@@ -259,7 +267,8 @@ def search_within(  # type: ignore[no-untyped-def]
         begin = 0
         stop = 0
         for lane in range(used):
-            size = starts[places[lane] + 1] - starts[places[lane]]
+            size = max_ends[lane] - begin
+            counts[places[lane]] = ends[lane] - begin
             put_in_order(found, begin, size, ordered, stop, ranks)
             begin += size + WIDTH
             stop += size
@@ -314,10 +323,13 @@ def put_in_order(found, begin, n, into, at, ranks):  # type: ignore[no-untyped-d
             to_chords[place], to_rows[place] = chords[place], rows[place]
 
 
-def asked_twice(
+def count_then_fill(
     search: Callable[..., None],
 ) -> tuple[Callable[..., np.ndarray], Callable[..., Pairs]]:
-    """`count` and `pairs` by a search that only counts where it gets no memory for pairs."""
+    """Functions `count` and `pairs` by a search that only counts if there is no memory for pairs.
+
+    The search writes the number of pairs of each observation in either case.
+    """
 
     def count(index: Any, observations: Degrees, *asked: Any) -> np.ndarray:
         counts = np.zeros(observations.lat_deg.size, np.int64)
@@ -328,7 +340,9 @@ def asked_twice(
         counts = count(index, observations, *asked)
         starts = np.append(0, counts.cumsum())
         found = Pairs(starts, np.empty(starts[-1], np.int64), np.empty(starts[-1]))
-        search(index, observations, *asked, counts, found)
+        written = np.zeros_like(counts)
+        search(index, observations, *asked, written, found)
+        check_passes(counts, written)
         return found
 
     return count, pairs
@@ -369,4 +383,4 @@ def _search(
         search_part(part, packets, asked, by == "brute", kind, vectors, counts, found)
 
 
-count, pairs = asked_twice(_search)
+count, pairs = count_then_fill(_search)

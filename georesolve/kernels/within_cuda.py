@@ -73,6 +73,7 @@ from georesolve.kernels.filters_cuda import (
 )
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks, stride
 from georesolve.kernels.order_cuda import extent, order
+from georesolve.kernels.passes import check_passes
 from georesolve.kernels.precise_cuda import InDouble, look_in_double
 from georesolve.kernels.query import Degrees, Pairs, Within
 from georesolve.kernels.sizes_cuda import WARP
@@ -188,13 +189,14 @@ def walk(fine: bool, fills: bool, filtering: Any = Everything) -> Any:
     def walk_within(  # type: ignore[no-untyped-def]
         points, corners, boxes, starts, box, vectors,
         observations, row_step, axis_step, n, rows, width,
-        bounds, exclude_self, once, first_row, at, reference, chord2, filters,
+        bounds, exclude_self, once, first_row, at, ends, reference, chord2, filters,
     ):  # fmt: skip
         """Count the references within a distance of `width` observations a warp, or write them.
 
         Grid ``(blocks,)``, block ``(32, warps)``. Arrays and numbers are those of `Tree`, `Within`,
         the filters and of `kernels.walk_cuda.walk`; `vectors` are those of the index, `bounds`
-        squared chords. `at` becomes the counts, or says where the pairs of each observation begin.
+        squared chords. `at` becomes the counts. Or else it says where the pairs of each observation
+        begin, and becomes where they end; nothing is written from `ends` on.
         """
         tally = cuda.shared.array((WARPS, WARP), int32)
         lane = uint32(cuda.threadIdx.x)
@@ -226,8 +228,10 @@ def walk(fine: bool, fills: bool, filtering: Any = Everything) -> Any:
             origin_x, origin_y, origin_z, radius = origin(box)
             near_x, near_y, near_z = offset(x, y, z, origin_x, origin_y, origin_z)
         begin = int64(0)
+        capacity = int32(0)
         if fills:
             begin = at[row]
+            capacity = int32(ends[row] - begin)
         kept = int32(0)
 
         # The origin is NaN when no reference is valid, and every box would seem to be near.
@@ -342,7 +346,8 @@ def walk(fine: bool, fills: bool, filtering: Any = Everything) -> Any:
                         bits = ballot(counts)
                         if fills:
                             place = cuda.shfl_sync(ALL_LANES, begin + int64(kept), j)
-                            if counts:
+                            capacity_there = cuda.shfl_sync(ALL_LANES, int32(capacity - kept), j)
+                            if counts and lanes_before(bits) < capacity_there:
                                 place += int64(lanes_before(bits))
                                 reference[place] = int32(point_row)
                                 chord2[place] = found
@@ -361,7 +366,7 @@ def walk(fine: bool, fills: bool, filtering: Any = Everything) -> Any:
                         and _counts(once, found_row, own)
                         and matches(filters, asked, uint32(leaf * uint32(WARP) + j))
                     ):
-                        if fills:
+                        if fills and kept < capacity:
                             reference[begin + int64(kept)] = int32(found_row)
                             chord2[begin + int64(kept)] = found
                         kept = int32(kept + int32(1))
@@ -376,7 +381,7 @@ def walk(fine: bool, fills: bool, filtering: Any = Everything) -> Any:
             waiting = uint32(waiting & uint32(~group))
             half = uint32(uint32(cuda.popc(group)) >> uint32(1))
 
-        if writes and not fills:
+        if writes:
             if in_bulk and exclude_self and not once:
                 self = first_row + int64(row)
                 if 0 <= self < vectors.shape[1] and (
@@ -384,7 +389,7 @@ def walk(fine: bool, fills: bool, filtering: Any = Everything) -> Any:
                     <= bound
                 ):
                     kept = int32(kept - int32(1))
-            at[row] = int64(kept)
+            at[row] = begin + int64(kept)
 
     return walk_within
 
@@ -392,13 +397,13 @@ def walk(fine: bool, fills: bool, filtering: Any = Everything) -> Any:
 @cuda.jit(cache=True)
 def compare_all(  # type: ignore[no-untyped-def]
     references, observations, row_step, axis_step, n, pieces,
-    bounds, exclude_self, once, first_row, at, reference, chord2, filters,
+    bounds, exclude_self, once, first_row, at, ends, reference, chord2, filters,
 ):  # fmt: skip
     """Compare every observation with every reference: count pairs, or write them if there is room.
 
     Grid ``(blocks,)``, block ``(32, warps)``; a warp takes a piece of the references for an
-    observation. To `at`, which says where pairs begin or is 0, their number is added. Filters have
-    groups and times by row here.
+    observation. To `at`, which says where pairs begin or is 0, their number is added; nothing is
+    written from `ends` on. Filters have groups and times by row here.
     """
     fills = chord2.size > 0
     lane = cuda.threadIdx.x
@@ -437,8 +442,8 @@ def compare_all(  # type: ignore[no-untyped-def]
                 if lane == 0:
                     place = cuda.atomic.add(at, i, int64(cuda.popc(bits)))
                 place = cuda.shfl_sync(ALL_LANES, place, 0)
-                if counts:
-                    place += int64(lanes_before(bits))
+                place += int64(lanes_before(bits))
+                if counts and place < ends[i]:
                     reference[place] = int32(row)
                     chord2[place] = found
         if not fills and lane == 0:
@@ -558,7 +563,8 @@ def count_seen(
     counts = cp.zeros(n, cp.int64)
     if n and index.n_references:
         bounds = (cp.asarray(asked.chord2), *asked[1:])
-        _pass(index, seen, *bounds, counts, cp.empty(0, cp.int32), cp.empty(0), filters)
+        no_pairs = cp.empty(0, cp.int64), cp.empty(0, cp.int32), cp.empty(0)
+        _pass(index, seen, *bounds, counts, *no_pairs, filters)
     return counts
 
 
@@ -573,23 +579,25 @@ def pairs_seen(
 
     counts = count_seen(index, seen, asked, filters)
 
-    def fill(starts: cp.ndarray, rows: cp.ndarray, chords2: cp.ndarray) -> None:
+    def fill(starts: cp.ndarray, rows: cp.ndarray, chords2: cp.ndarray) -> cp.ndarray:
         # Brute force would find the references, too, that an index has left out.
         is_dense = index.whole and rows.size * _SHARE >= counts.size * index.n_references
         how = (*seen[:-1], 0) if is_dense and filters is EVERYTHING else seen
         bounds = (cp.asarray(asked.chord2), *asked[1:])
-        # Brute force moves the starts that it is given.
-        _pass(index, how, *bounds, starts.copy(), rows, chords2, filters)
+        ends = starts[:-1].copy()
+        _pass(index, how, *bounds, ends, starts[1:], rows, chords2, filters)
+        return ends
 
     return in_order(counts, fill)
 
 
 def in_order(
-    counts: cp.ndarray, fill: Callable[[cp.ndarray, cp.ndarray, cp.ndarray], None]
+    counts: cp.ndarray, fill: Callable[[cp.ndarray, cp.ndarray, cp.ndarray], cp.ndarray]
 ) -> Pairs:
     """So many pairs of each observation, sorted and measured.
 
-    They are written by `fill`, which is told where those of each begin, as rows and squared chords.
+    Function `fill` gets where those of each begin, writes rows and squared chords, and returns
+    where the pairs of each observation end.
     """
     import cupy as cp
 
@@ -600,11 +608,13 @@ def in_order(
     found = Pairs(starts, cp.empty(n_pairs, cp.int64), cp.empty(n_pairs))
     if n_pairs:
         rows, chords2 = cp.empty(n_pairs, cp.int32), cp.empty(n_pairs)
-        fill(starts[:-1], rows, chords2)
+        ends = fill(starts, rows, chords2)
         spare = (cp.empty_like(rows), cp.empty_like(chords2)) if longest > _RUN else (rows, chords2)
         run, unsorted = 0, (rows, chords2)
         while run < longest:
             stride(put_in_order, n_pairs, starts, run, *unsorted, *spare, *found[1:])
             unsorted, spare = spare, unsorted
             run = max(2 * run, _RUN)
+        # Last, as it waits for the device.
+        check_passes(counts, ends - starts[:-1])
     return found

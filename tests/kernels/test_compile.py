@@ -127,7 +127,7 @@ KERNELS |= {
     "put": (cells_cuda.put, (I8_1, I8_2, F8_2, types.boolean, I8_2, F8_2)),
 }
 SEEN = (F8_1, *[types.int64] * 3)
-WITHIN = (F8_1, types.boolean, *QUERY[1:], I8_1, I4_1, F8_1, FILTERS[Everything])
+WITHIN = (F8_1, types.boolean, *QUERY[1:], I8_1, I8_1, I4_1, F8_1, FILTERS[Everything])
 KERNELS |= {
     f"walk_within_{fine}_{fills}": (
         within_cuda.walk(fine, fills),

@@ -11,6 +11,8 @@ shapely = pytest.importorskip("shapely")
 from georesolve import kernels  # noqa: E402
 from georesolve.io.datasets import Edging  # noqa: E402
 from georesolve.io.outlines import outline_of, shapes_of  # noqa: E402
+from georesolve.kernels import shapes_cuda  # noqa: E402
+from georesolve.kernels.passes import PassesDisagreeError  # noqa: E402
 from tests.kernels.test_shapes import observations, shape  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -81,6 +83,26 @@ def test_many_buildings_and_a_country(edging):
     for k in (1, 5):
         assert_same(kernels.nearest(index, *here, k=k), kernels.nearest(on_device, *there, k=k))
     assert_same(kernels.within(index, *here, 5e3), kernels.within(on_device, *there, 5e3))
+
+
+@pytest.mark.parametrize("change", [-1, 1, -3, 500])
+def test_counts_that_differ_are_an_error(change, monkeypatch):
+    rng = np.random.default_rng(3)
+    lat, lon = rng.uniform(40, 55, 2000), rng.uniform(0, 20, 2000)
+    _, index = both([*shapely.box(lon, lat, lon + 0.1, lat + 0.1)], EDGINGS[0])
+    there = cp.asarray(lat[:300]), cp.asarray(lon[:300])
+    assert int(kernels.count_within(index, *there, 2e5).min()) > 3
+    start = shapes_cuda.stride
+
+    def disturbed(kernel, n, *arguments):
+        start(kernel, n, *arguments)
+        *_, counts, of, _, _ = arguments
+        if kernel is shapes_cuda.search_around and not of.size:
+            counts[170] += change
+
+    monkeypatch.setattr(shapes_cuda, "stride", disturbed)
+    with pytest.raises(PassesDisagreeError, match=r"^observation 170 has"):
+        kernels.within(index, *there, 2e5)
 
 
 def test_nothing_to_search_and_nothing_to_find():

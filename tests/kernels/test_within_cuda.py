@@ -10,6 +10,7 @@ cp = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
 from georesolve.benchmarks.inputs import inputs as evenly  # noqa: E402
 from georesolve.kernels import build_index, count_within, within, within_cuda  # noqa: E402
 from georesolve.kernels.coordinates_cpu import answer_of, chord2_within, unit_vectors  # noqa: E402
+from georesolve.kernels.passes import PassesDisagreeError  # noqa: E402
 from georesolve.kernels.query import Degrees, Found, Within  # noqa: E402
 from tests import oracle  # noqa: E402
 from tests.kernels.point_sets import SETS, crowded, points  # noqa: E402
@@ -128,6 +129,26 @@ def test_an_observation_with_many_pairs_gets_them_in_order():
     assert found.reference.size > 1 << 18
     for left, right in zip(found, want, strict=True):
         assert left.get().tobytes() == right.tobytes()
+
+
+@pytest.mark.parametrize("by", BY)
+@pytest.mark.parametrize("share", [0, 1 << 40])
+@pytest.mark.parametrize("change", [-1, 1, -7, 500])
+def test_counts_that_differ_are_an_error(by, share, change, monkeypatch):
+    references, observations = SETS["uniform"]
+    index, seen = build_index(*on_device(references), copies=True), on_device(observations)
+    bounds = Within(chord2_within(np.array([1e6])))
+    # Brute force fills where there are many pairs.
+    monkeypatch.setattr(within_cuda, "_SHARE", share)
+    counts = within_cuda.count(index, seen, bounds, by)
+    assert int(counts.min()) > 7
+    within_cuda.pairs(index, seen, bounds, by)
+    for row in (0, counts.size // 2, counts.size - 1):
+        wrong = counts.copy()
+        wrong[row] += change
+        monkeypatch.setattr(within_cuda, "count_seen", lambda *_, wrong=wrong: wrong)
+        with pytest.raises(PassesDisagreeError, match=f"^observation {row} has"):
+            within_cuda.pairs(index, seen, bounds, by)
 
 
 def test_an_index_that_leaves_out_copies_is_refused():
