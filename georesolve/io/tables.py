@@ -210,20 +210,23 @@ def like(matches: pa.Table, given: Any, first_row: int = 0) -> Any:
     if kinds.isdisjoint({"polars.DataFrame", "pandas.DataFrame"}):
         return matches
     rows = matches.column(0).to_numpy() - first_row
+    # Take no rows where each observation has one: an index that is a range stays a range.
+    is_same = len(rows) == len(given) and (rows == np.arange(len(rows))).all()
     if "polars.DataFrame" in kinds:
-        attributes = attributes_of(
-            matches, given.columns, lambda place: given.to_series(place).gather(rows)
-        )
-        return to_polars(matches, attributes)
-    # With a row for each observation it is as it was, a range included.
-    is_same = len(rows) == len(given.index) and (rows == np.arange(len(rows))).all()
+
+        def gather(place: int) -> Any:
+            column = given.to_series(place)
+            return column if is_same else column.gather(rows)
+
+        return to_polars(matches, attributes_of(matches, given.columns, gather))
 
     def take(place: int) -> Any:
         column = given.iloc[:, place]
-        if isinstance(column.dtype, np.dtype):
-            return column.to_numpy().take(rows)
         # Geometries are WKB in results.
-        return None if column.dtype.name == "geometry" else column.array.take(rows)
+        if column.dtype.name == "geometry":
+            return None
+        values = column.to_numpy() if isinstance(column.dtype, np.dtype) else column.array
+        return values.copy() if is_same else values.take(rows)
 
     frame = to_pandas(matches, attributes_of(matches, given.columns, take))
     frame.index = given.index if is_same else given.index.take(rows)
@@ -308,7 +311,7 @@ def to_arrays(
         elif pa.types.is_dictionary(column.type):
             array = column.combine_chunks()
             words = np.array([*array.dictionary.to_pylist(), None], dtype=object)
-            columns[name] = words[array.indices.fill_null(-1).to_numpy()]
+            columns[name] = words[array.indices.cast(pa.int64()).fill_null(-1).to_numpy()]
         elif pa.types.is_nested(column.type):
             columns[name] = np.fromiter(column.to_pylist(), object, len(column))
         else:

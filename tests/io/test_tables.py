@@ -4,6 +4,7 @@ import geopandas
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import georesolve
@@ -164,6 +165,22 @@ def test_the_place_of_an_error_is_told():
         georesolve.nearest({"lat": [1.0, 2.0, "x"], "lon": LON}, REFERENCES)
     [place] = caught.value.errors
     assert (place["file"], place["column"], place["row"]) == ("observations", "lat", 2)
+
+
+def test_an_arrow_file_of_polars(nearest, tmp_path):
+    words = pl.Series(["a", "b", None], dtype=pl.Categorical)
+    frame = pl.DataFrame({"lat": LAT, "lon": LON, "kind": words, "tags": [["x"], [], None]})
+    frame.write_ipc(path := tmp_path / "frame.arrow")
+    matches = nearest(str(path), str(path), by="kind", columns=["kind", "tags"])
+    assert matches["reference"].to_pylist() == [0, 1, None]
+    assert matches["reference_tags"].to_pylist() == [["x"], [], None]
+
+
+def test_categories_of_polars_in_arrays(nearest):
+    words = pl.Series(["a", "b", None], dtype=pl.Categorical)
+    references = pl.DataFrame({"lat": LAT, "lon": LON, "kind": words})
+    matches = nearest({"lat": LAT, "lon": LON}, references, columns=["kind"])
+    assert pa.array(matches["reference_kind"]).to_pylist() == ["a", "b", None]
 
 
 def test_of_a_lazy_frame_no_more_is_computed_than_is_needed():
