@@ -104,9 +104,44 @@ def test_a_database_of_the_first_version_is_brought_up_to_date(tmp_path, databas
         with store._engine.begin() as connection:
             for table in columns:
                 connection.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN name")
+            connection.exec_driver_sql("ALTER TABLE jobs DROP COLUMN succeeded")
             connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
     with closing(Store(tmp_path, database_url)) as store:
         assert store.dataset(dataset.id).name == ""
+        with store._engine.connect() as connection:
+            assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+
+
+def test_the_success_of_a_job_outlives_its_result_and_an_upgrade(tmp_path, database_url):
+    """And is no text: a failure may have any message."""
+    misleading = "removed after its success"
+    endings = {
+        "accepted": [],
+        "successful": [("successful", "done")],
+        "removed": [("successful", "done"), "dismiss"],
+        "failed": [("failed", "over")],
+        "removed failure": [("failed", "over"), "dismiss"],
+        "dismissed": [("dismissed", "dismissed by the client")],
+    }
+    with closing(Store(tmp_path, database_url)) as store:
+        dataset, _ = add(Library(store.of("")), tmp_path, 1)
+        jobs = {}
+        for name, steps in endings.items():
+            jobs[name] = store.of("").add_job(dataset, dataset, MatchOptions(), Delivery())
+            for step in steps:
+                if step == "dismiss":
+                    assert store.dismiss_finished_job(jobs[name])
+                else:
+                    store.finish_job(jobs[name], *step)
+        succeeded = {name for name, id in jobs.items() if store.job(id).succeeded}
+        assert succeeded == {"successful", "removed"}
+        with store._engine.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE jobs DROP COLUMN succeeded")
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0002'")
+    with closing(Store(tmp_path, database_url)) as store:
+        assert {name for name, id in jobs.items() if store.job(id).succeeded} == succeeded
+        store.finish_job(jobs["accepted"], "failed", misleading)
+        assert not store.job(jobs["accepted"]).succeeded
         with store._engine.connect() as connection:
             assert compare_metadata(MigrationContext.configure(connection), metadata) == []
 

@@ -102,9 +102,9 @@ def remove(store: Store, row: JobRow) -> None:
     Of one that was not, none stays there, unless the place is that of a later job by now.
     """
     home, output = own_place(store.job_folder(row.id)), row.delivery.output
-    is_unfinished = output and not row.has_succeeded and not store.has_successor(row)
+    is_unfinished = output and not row.succeeded and not store.has_successor(row)
     with store.removing() as may_remove:
-        if row.has_succeeded and not may_remove:
+        if row.succeeded and not may_remove:
             raise OSError(f"{home.href} stays while a backup is made")
         if output and is_unfinished and home.below(RECORDS).is_made():
             keep_parts(place_of(output), ())

@@ -49,9 +49,9 @@ class StatusInfo(BaseModel):
             rel = f"{OGC_RELATION}results"
             links.append(Link(href=f"{here}/results", rel=rel, type=kind, title="the result"))
             links.append(Link(href=f"{here}/report", rel="about", title="the report"))
-        done = row.rows_done / row.rows if row.rows else float(row.has_succeeded)
+        done = row.rows_done / row.rows if row.rows else float(row.succeeded)
         # A job is at 100 % when its result stands, not when its last row is resolved.
-        progress = int(100 * done) if row.has_succeeded else min(99, int(100 * done))
+        progress = int(100 * done) if row.succeeded else min(99, int(100 * done))
         rate = row.rows_a_second if row.status == "running" else None
         told = {
             "jobID": row.id,

@@ -17,8 +17,6 @@ JobStatus = Literal["accepted", "running", "successful", "failed", "dismissed"]
 ProcessId = Question
 LIVE: tuple[JobStatus, ...] = ("accepted", "running")
 _FACTS, _FILES = TypeAdapter(Facts), TypeAdapter(SourceFiles)
-REMOVED = "removed after its success"
-"""The message of a job that was deleted when it had its result."""
 
 
 class Kept(NamedTuple):
@@ -86,11 +84,8 @@ class JobState:
     rows_a_second: float | None
     message: str
     deaths: int
-
-    @property
-    def has_succeeded(self) -> bool:
-        """Whether it came to its result, which may have been removed since."""
-        return self.status == "successful" or self.message == REMOVED
+    succeeded: bool
+    """Whether the job came to its result, which may have been removed since."""
 
 
 @dataclass(frozen=True)

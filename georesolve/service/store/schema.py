@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-VERSION = "0002"
+VERSION = "0003"
 metadata = sa.MetaData()
 
 
@@ -104,6 +104,8 @@ jobs = sa.Table(
     # Whether a runner has it in hand, and how many died with it since it last got on.
     sa.Column("held", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("deaths", sa.Integer, nullable=False, server_default="0"),
+    # Whether it came to its result, which may have been removed since.
+    sa.Column("succeeded", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("message", sa.String, nullable=False),
     sa.Column("problem", sa.JSON),
     sa.Column("report", sa.JSON),

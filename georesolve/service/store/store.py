@@ -421,8 +421,7 @@ class Store(Queries):
         theirs = jobs.c.delivery["output"].as_string()
         is_later = (jobs.c.created >= job.created) & (jobs.c.id != job.id)
         query = sa.select(jobs.c.id).where((theirs == job.delivery.output) & is_later)
-        has_result = (jobs.c.status == "successful") | (jobs.c.message == rows.REMOVED)
-        query = query.where(_IS_LIVE | has_result)
+        query = query.where(_IS_LIVE | jobs.c.succeeded)
         return self._first(query) is not None
 
     def waits_until(self) -> str | None:
@@ -469,7 +468,7 @@ class Store(Queries):
         """End a live job with its `problem`, or a `report` that `expires`; None if it had ended."""
         values = {"status": status, "finished": now(), "message": message, **outcome}
         if status == "successful":
-            values["rows_done"] = jobs.c.rows
+            values |= {"rows_done": jobs.c.rows, "succeeded": True}
         if status == "dismissed":
             values |= {"options": {}, "key": None}
         query = self._live(id).values(updated=now(), **values).returning(*_ROW)
@@ -503,9 +502,10 @@ class Store(Queries):
         query = jobs.update().where(
             (jobs.c.id == id) & jobs.c.status.in_(["successful", "failed"]) & self._seen(jobs)
         )
-        is_successful = jobs.c.status == "successful"
-        told = sa.case((is_successful, rows.REMOVED), else_="removed after its failure")
-        values: dict[str, Any] = {"status": "dismissed", "message": told, "updated": now()}
+        message = sa.case(
+            (jobs.c.succeeded, "removed after its success"), else_="removed after its failure"
+        )
+        values: dict[str, Any] = {"status": "dismissed", "message": message, "updated": now()}
         # Nobody is shown any more what it was told.
         values |= {"report": None, "options": {}, "key": None}
         size_bytes = sa.case((kept.c.id == id, 0), else_=kept.c.size_bytes)
