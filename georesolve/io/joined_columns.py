@@ -124,7 +124,7 @@ class JoinedColumns:
 def common_type(types: Sequence[ColumnType]) -> pa.DataType | None:
     """Return the narrowest type that holds all values of these types without loss, or None.
 
-    64-bit integers beside floats give float64, which `cast` checks value by value.
+    64-bit integers with floats give float64, which `cast` checks value by value.
     """
     plain = {_plain(each.type) for each in types}
     if pa.string() in plain:
@@ -132,7 +132,7 @@ def common_type(types: Sequence[ColumnType]) -> pa.DataType | None:
     plain.discard(pa.null())
     if len(plain) > 1:
         return _common(plain)
-    # Types that are equal stay as they are: a dictionary stays one.
+    # Equal types are not simplified: a dictionary stays a dictionary.
     exact = {each.type for each in types if not pa.types.is_null(each.type)}
     return exact.pop() if len(exact) == 1 else next(iter(plain), pa.null())
 

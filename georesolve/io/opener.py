@@ -119,9 +119,9 @@ class _Sources:
             table = Table(pq.read_schema(handle), iter(()))
             return _table_of(table, source, UNBOUNDED, self._partitions, number)
 
-    def source(self, number: int, path: Path, kept: tuple[str, ...] | None) -> Source:
+    def source(self, number: int, path: Path, columns: tuple[str, ...] | None) -> Source:
         """Recognise the format of a file, which lies at a path now."""
-        name, reading = self._name(number), self.reading._replace(kept=kept)
+        name, reading = self._name(number), self.reading._replace(kept=columns)
         format, is_packed = format_of(path, None, path.name, name)
         unpacked = self._scratch / f"{self.role}-{number}.unpacked" if is_packed else None
         return Source(path, format, reading, name, unpacked=unpacked, side_by_side=True)
@@ -185,7 +185,7 @@ def _with_partition(table: Table, partitions: Partitions, number: int) -> Table:
 
 
 class _FileSchema(NamedTuple):
-    """Columns of one decoded file, and what they are called in the joined table."""
+    """Schema of one file after decoding."""
 
     columns: FileColumns
     points: str | None
@@ -194,7 +194,7 @@ class _FileSchema(NamedTuple):
     has_shapes: bool
     """Whether lines and polygons are read of the geometry column."""
     shapes: "ShapeReader | JoinedShapes | None" = None
-    """Of a file that has been decoded to the scratch folder."""
+    """Shapes of a file that has been decoded to the scratch folder."""
     is_spooled: bool = False
     names_in_file: frozenset[str] = frozenset()
     """Names of the columns that the file itself has."""
@@ -218,7 +218,7 @@ class JoinedTable(PointTable):
             raise
 
     def close(self) -> None:
-        """Remove what was decoded to the scratch folder."""
+        """Remove decoded files from the scratch folder."""
         for number in range(len(self._sources.files)):
             self._sources.spool(number).unlink(missing_ok=True)
 
@@ -261,9 +261,9 @@ class JoinedTable(PointTable):
     def _decode(self, number: int, table: PointTable, source: Source) -> _FileSchema:
         """Decode a file whose types are known once all rows are."""
         schema = self._schema_of(number, table, source.format)
-        kept = self._reading.kept
+        named = self._reading.kept
         types = dict(schema.columns.types)
-        selected = {*(types if kept is None else kept), *schema.columns.roles}
+        selected = {*(types if named is None else named), *schema.columns.roles}
         if not selected <= types.keys():
             # The table may call the geometry by the name of another file.
             selected.add(schema.columns.geometry)
@@ -284,13 +284,13 @@ class JoinedTable(PointTable):
         return schema._replace(columns=columns, shapes=table.shapes, is_spooled=True)
 
     def _join(self) -> None:
-        kept = self._reading.kept
+        named = self._reading.kept
         self._joined = joined = JoinedColumns(
-            [each.columns for each in self._schemas], kept, self.file
+            [each.columns for each in self._schemas], named, self.file
         )
         for refusal in joined.refusals.values():
             raise refusal
-        for name in kept or ():
+        for name in named or ():
             lacking = joined.lacking(name)
             if lacking is not None and name in joined.columns:
                 warnings.warn(
@@ -349,9 +349,9 @@ class JoinedTable(PointTable):
                     batches = _spooled(self._sources.spool(number))
                 else:
                     selected = {names[name] for name in self.schema.names if name in names}
-                    kept = tuple(selected & schema.names_in_file)
+                    columns = tuple(selected & schema.names_in_file)
                     table = self._sources.open(
-                        self._sources.source(number, next(paths), kept), number
+                        self._sources.source(number, next(paths), columns), number
                     )
                     batches, shapes = table.decoded(), table.shapes
                 for batch in batches:
@@ -380,8 +380,9 @@ class JoinedTable(PointTable):
         except pa.ArrowInvalid:
             if array.null_count == len(array):
                 return pa.nulls(len(array), field.type)
-            others = (each for each in self._joined.columns[field.name] if each.type != column.type)
-            raise refuse_pair(field.name, column, next(others), self.file) from None
+            columns = self._joined.columns[field.name]
+            differing = next(each for each in columns if each.type != column.type)
+            raise refuse_pair(field.name, column, differing, self.file) from None
 
 
 def _has_remote_footer(file: File) -> bool:

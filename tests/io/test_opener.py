@@ -28,7 +28,7 @@ from georesolve.io.urls import Sources
 
 REFERENCE = {"lat": [48.0], "lon": [9.0]}
 UTC = datetime.UTC
-# Of each kind the types that hold the values of all, and the values.
+# Types that hold all values of a kind, and the values.
 ZONES = [pa.timestamp(unit, zone) for unit in ("s", "us", "ns") for zone in ("UTC", "Asia/Tokyo")]
 KINDS = {
     "count": (
@@ -106,13 +106,13 @@ def write(path, points, values, file):
     if file["format"] == "geoparquet":
         frame = geopandas.GeoDataFrame(geometry=geopandas.points_from_xy(lon, lat), crs=4326)
         frame.to_crs(file["crs"]).to_parquet(path.with_suffix(".parquet"), index=False)
-        whole = pq.read_table(path.with_suffix(".parquet"))
+        joined = pq.read_table(path.with_suffix(".parquet"))
         for name in filter(table.get, file["order"]):
-            whole = whole.append_column(name, table[name])
-        pq.write_table(whole, path.with_suffix(".parquet"))
+            joined = joined.append_column(name, table[name])
+        pq.write_table(joined, path.with_suffix(".parquet"))
         return
     table |= {"lat": pa.array(lat), "lon": pa.array(lon)}
-    whole = pa.table({name: table[name] for name in file["order"] if name in table})
+    joined = pa.table({name: table[name] for name in file["order"] if name in table})
     if file["format"] == "geojson":
         features = [
             {
@@ -122,25 +122,25 @@ def write(path, points, values, file):
                     name: value for name, value in row.items() if not isinstance(value, bytes)
                 },
             }
-            for row in whole.to_pylist()
+            for row in joined.to_pylist()
         ]
         content = {"type": "FeatureCollection", "features": features}
         path.with_suffix(".geojson").write_text(json.dumps(content))
         return
     called = dict(zip(("lat", "lon"), names, strict=True))
-    whole = whole.rename_columns([called.get(name, name) for name in whole.column_names])
+    joined = joined.rename_columns([called.get(name, name) for name in joined.column_names])
     if file["format"] == "parquet":
-        pq.write_table(whole, path.with_suffix(".parquet"))
+        pq.write_table(joined, path.with_suffix(".parquet"))
     elif file["format"] == "arrow":
-        with pa.ipc.new_stream(path.with_suffix(".arrows"), whole.schema) as writer:
-            writer.write_table(whole)
+        with pa.ipc.new_stream(path.with_suffix(".arrows"), joined.schema) as writer:
+            writer.write_table(joined)
     else:
-        texts = [c.cast(pa.string()) if pa.types.is_dictionary(c.type) else c for c in whole]
-        pa.csv.write_csv(pa.table(texts, whole.column_names), path.with_suffix(".csv"))
+        texts = [c.cast(pa.string()) if pa.types.is_dictionary(c.type) else c for c in joined]
+        pa.csv.write_csv(pa.table(texts, joined.column_names), path.with_suffix(".csv"))
 
 
 def lay(folder, cut):
-    """Write the files of a cut, and files that are none of the table; the rows in their order."""
+    """Write the files of a cut and hidden files; return the rows in the order of the files."""
     points, values, files = cut
     order = []
     for number, file in enumerate(files):
@@ -159,8 +159,8 @@ def lay(folder, cut):
 
 def check(result, cut, rows):
     points, values, files = cut
-    whole = {"lat": [points[row][0] for row in rows], "lon": [points[row][1] for row in rows]}
-    expected = georesolve.nearest(whole, REFERENCE)
+    joined = {"lat": [points[row][0] for row in rows], "lon": [points[row][1] for row in rows]}
+    expected = georesolve.nearest(joined, REFERENCE)
     assert result["distance_m"].to_pylist() == pytest.approx(list(expected["distance_m"]), abs=1e-5)
     for name, column in values.items():
         # Text of CSV is a number where all files have it written plainly.
@@ -188,9 +188,9 @@ def test_files_give_the_rows_of_the_table_that_was_cut(tmp_path_factory, formats
     check(result, cut, rows)
     pq.write_table(pa.table(REFERENCE), folder / "reference.parquet")
     out = folder / "out.parquet"
-    carried = ["--observation-columns", ",".join(names)] if names else []
+    flags = ["--observation-columns", ",".join(names)] if names else []
     sets = folder / "in", folder / "reference.parquet"
-    command = ["nearest", *sets, "-o", out, "--quiet", *carried]
+    command = ["nearest", *sets, "-o", out, "--quiet", *flags]
     assert cli.main([str(one) for one in command]) == 0
     written = pq.read_table(out)
     assert written.select(result.column_names).to_pylist() == result.to_pylist()
@@ -231,7 +231,7 @@ CONFLICTS = [
     (pa.array([10**10], pa.timestamp("s")), pa.array([1], pa.timestamp("ns"))),
 ]
 OUT_OF_DATA = 11
-"""Of these the footers do not say that they do not fit."""
+"""Number of the conflict that footers do not show."""
 
 
 @pytest.mark.parametrize("number", range(len(CONFLICTS)))
@@ -249,27 +249,27 @@ def test_types_without_a_common_one_are_refused_with_both_files(tmp_path_factory
         pq.write_table(table, folder / name)
     pq.write_table(pa.table(REFERENCE), (reference := folder.with_suffix(".parquet")))
     assert georesolve.nearest(folder, REFERENCE).num_rows == len(columns)
-    told = []
+    messages = []
     with pytest.raises(georesolve.InvalidInput) as refused:
         georesolve.nearest(folder, REFERENCE, observation_columns=["value"])
-    told.append(str(refused.value))
+    messages.append(str(refused.value))
     command = ["nearest", folder, reference, "-o", folder.with_suffix(".csv"), "--quiet"]
     command = [*map(str, command), "--observation-columns", "value"]
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors):
         assert cli.main(command) == 1
-    told.append(errors.getvalue())
+    messages.append(errors.getvalue())
     dataset = Sources(f"file://{folder}", Bounds()).dataset(
         f"file://{folder}", Reading(), "observations"
     )
     assert read_rows(dataset.file, 0, len(columns), ["lat", "lon"]).num_rows == len(columns)
     if number != OUT_OF_DATA:
-        told.append(dict(dataset.file.refusals)["value"])
-        assert told[0] == told[2]
+        messages.append(dict(dataset.file.refusals)["value"])
+        assert messages[0] == messages[2]
     with pytest.raises(SourceFailed, match="value"):
         read_rows(dataset.file, 0, len(columns), ["value"])
     types = {name: pq.read_schema(folder / name).field("value").type for name in files}
-    for text in told:
+    for text in messages:
         named = [name for name in files if name in text]
         assert len(named) == 2, text
         assert types[named[0]] != types[named[1]]
@@ -291,7 +291,7 @@ def test_the_common_type_does_not_depend_on_the_order_of_files(types):
     for permuted in itertools.permutations(columns):
         assert common_type(permuted) == common
     if common is not None:
-        # It is that of all: no file more of it changes anything.
+        # A file of the common type changes nothing.
         assert common_type([*columns, ColumnType(common, "x")]) == common
         for one in types:
             assert common_type([ColumnType(one, "a"), ColumnType(common, "b")]) == common
@@ -320,18 +320,18 @@ def test_texts_of_csv_are_those_of_one_file(tmp_path, first, second, expected):
     one = f"a,lat,lon\n{first},48,9\n{second},48,9\n"
     rows = "a,lat,lon\n{},48,9\n"
     cut = texts(tmp_path / "cut", x=rows.format(first), y=rows.format(second))
-    whole = texts(tmp_path / "whole", x=one)
-    for folder in (whole, cut):
+    joined = texts(tmp_path / "joined", x=one)
+    for folder in (joined, cut):
         result = georesolve.nearest(folder, REFERENCE, observation_columns=["a"])
         assert result["observation_a"].to_pylist() == expected
-    # Numbers that are text in a file may stand beside text; numbers of a footer may not.
+    # Integers of CSV are text, so they fit text of Parquet.
     pq.write_table(pa.table({"a": ["z"], "lat": [48.0], "lon": [9.0]}), cut / "z.parquet")
     result = georesolve.nearest(cut, REFERENCE, observation_columns=["a"])
     assert result["observation_a"].to_pylist() == [*(first or None, second or None), "z"]
 
 
-def polygon(path, edges, ring, **about):
-    frame = geopandas.GeoDataFrame(geometry=[shapely.Polygon(ring)], crs=4326)
+def polygon(path, edges, corners, **about):
+    frame = geopandas.GeoDataFrame(geometry=[shapely.Polygon(corners)], crs=4326)
     frame.to_parquet(path)
     table = pq.read_table(path)
     geo = json.loads(table.schema.metadata[b"geo"])
@@ -342,23 +342,23 @@ def polygon(path, edges, ring, **about):
 @pytest.mark.parametrize("order", [*itertools.permutations(["planar", "spherical", "point"])])
 def test_shapes_keep_the_edges_of_their_files(tmp_path, order):
     """North of the edge in degrees and south of the great circle lie 60.5 and 61 degrees."""
-    ring = [(0, 50), (40, 50), (40, 60), (0, 60)]
+    corners = [(0, 50), (40, 50), (40, 60), (0, 60)]
     alone = []
-    asked = {"lat": [60.5, 61.0, 55.0, 62.5], "lon": [20.0, 20.0, 20.0, 20.0]}
+    observations = {"lat": [60.5, 61.0, 55.0, 62.5], "lon": [20.0, 20.0, 20.0, 20.0]}
     for number, edges in enumerate(order):
         path = tmp_path / f"{number}.parquet"
         if edges == "point":
             pq.write_table(pa.table({"lat": [62.5], "lon": [20.0]}), path)
         else:
-            polygon(path, edges, ring)
-        alone.append(georesolve.nearest(asked, path)["distance_m"])
-    found = georesolve.nearest(asked, tmp_path, k=3)
+            polygon(path, edges, corners)
+        alone.append(georesolve.nearest(observations, path)["distance_m"])
+    matches = georesolve.nearest(observations, tmp_path, k=3)
     of = {edges: alone[number] for number, edges in enumerate(order)}
     assert (of["spherical"][:2] == 0).all()
     assert (of["planar"][:2] > 0).all()
     rows = {number: {} for number in range(4)}
     for observation, reference, metres in zip(
-        found["observation"], found["reference"], found["distance_m"], strict=True
+        matches["observation"], matches["reference"], matches["distance_m"], strict=True
     ):
         rows[int(observation)][int(reference)] = metres
     for observation, by_reference in rows.items():
@@ -370,8 +370,8 @@ def test_shapes_keep_the_edges_of_their_files(tmp_path, order):
 
 
 @pytest.mark.parametrize("log", ["_delta_log/0.json", "metadata/v1.metadata.json"])
-@pytest.mark.parametrize("given", ["", "*.parquet", "**/*.parquet"])
-def test_tables_of_other_formats_are_refused(tmp_path, log, given):
+@pytest.mark.parametrize("pattern", ["", "*.parquet", "**/*.parquet"])
+def test_tables_of_other_formats_are_refused(tmp_path, log, pattern):
     (tmp_path / "lake/t/data").mkdir(parents=True)
     table = pa.table({"lat": [48.0], "lon": [9.0]})
     for name in ("t/data/a.parquet", "b.parquet"):
@@ -379,8 +379,8 @@ def test_tables_of_other_formats_are_refused(tmp_path, log, given):
     assert georesolve.nearest(tmp_path / "lake", REFERENCE).num_rows == 2
     (tmp_path / "lake/t" / log).parent.mkdir()
     (tmp_path / "lake/t" / log).write_text("{}")
-    path = tmp_path / "lake" / given
-    if given == "*.parquet":
+    path = tmp_path / "lake" / pattern
+    if pattern == "*.parquet":
         assert georesolve.nearest(path, REFERENCE).num_rows == 1
         return
     with pytest.raises(georesolve.InvalidInput, match=r"lake/t is a table of (Delta Lake|Iceberg)"):
@@ -390,7 +390,7 @@ def test_tables_of_other_formats_are_refused(tmp_path, log, given):
 
 
 @pytest.mark.parametrize(
-    ("given", "names"),
+    ("pattern", "names"),
     [
         ("", ["a.csv", "b/a.csv"]),
         ("*", ["a.csv", "b/a.csv"]),
@@ -405,7 +405,7 @@ def test_tables_of_other_formats_are_refused(tmp_path, log, given):
         ("*/../*.csv", []),
     ],
 )
-def test_hidden_names_are_skipped_unless_they_are_spelt(tmp_path, given, names):
+def test_hidden_names_are_skipped_unless_they_are_spelt(tmp_path, pattern, names):
     for name in ("a.csv", ".a.csv", "_a.csv", "b/a.csv", "b/_x/a.csv", "_h/a.csv", ".git/a.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("lat,lon\n1,1\n")
@@ -413,9 +413,9 @@ def test_hidden_names_are_skipped_unless_they_are_spelt(tmp_path, given, names):
     (tmp_path / "b/up").symlink_to(tmp_path)
     if not names:
         with pytest.raises(georesolve.InvalidInput, match="there is no file"):
-            files_at(tmp_path / given, "observations")
+            files_at(tmp_path / pattern, "observations")
         return
-    assert [one.below for one in files_at(tmp_path / given, "observations")] == names
+    assert [one.below for one in files_at(tmp_path / pattern, "observations")] == names
 
 
 def test_a_folder_as_the_output_is_refused(tmp_path):

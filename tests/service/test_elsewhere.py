@@ -158,6 +158,47 @@ def test_an_execution_reads_both_sets_where_they_lie(service, store, place):
     assert service.get("/datasets").json()["used_bytes"] == before
 
 
+def test_files_of_other_names_types_and_columns_are_read_as_python_reads_them(
+    service, store, place, line, monkeypatch
+):
+    """Columns that the request does not name may have any type."""
+    for name, value in line.environment.items():
+        monkeypatch.setenv(name, value)
+    first, second = OBSERVATIONS.slice(0, 700), OBSERVATIONS.slice(700, 300)
+    first = first.append_column("n", pa.array(range(700), pa.int16()))
+    second = second.append_column("n", pa.array([0.5] * 300, pa.float64()))
+    first = first.append_column("mixed", pa.array([True] * 700))
+    second = second.append_column("mixed", pa.array(["x"] * 300))
+    order = ["mixed", "lon", "n", "id", "lat"]
+    second = second.select(order).rename_columns(["mixed", "longitude", "n", "ID", "latitude"])
+    for number, table in enumerate((first, second, first.slice(0, 0).drop_columns("mixed"))):
+        name = f"day={number}/{number}.parquet"
+        if isinstance(place, str):
+            sink = store.files.open_output_stream(f"{BUCKET}/{place}/{name}")
+        else:
+            (place / name).parent.mkdir(parents=True)
+            sink = (place / name).open("wb")
+        with sink as file:
+            pq.write_table(table, file, row_group_size=150)
+    href = f"s3://{BUCKET}/{place}" if isinstance(place, str) else f"file://{place}"
+    references = {"lat": [1.0, 50.0], "lon": [2.0, 9.0]}
+    inputs = {"observations": {"href": href}, "references": references}
+    answer = run_nearest(service, {**inputs, "observation_columns": ["n", "day"]}, ASYNC)
+    assert answer.status_code == 201, answer.text
+    assert finished(service, answer.headers["Location"])["status"] == "successful"
+    result = downloaded(service, answer.headers["Location"])
+    here = href if isinstance(place, str) else place
+    expected = georesolve.nearest(here, references, observation_columns=["n", "day"])
+    assert result.to_pylist() == expected.to_pylist()
+    assert result["observation_n"].to_pylist() == [*range(700), *[0.5] * 300]
+    assert result["observation_id"].to_pylist() == OBSERVATIONS["id"].to_pylist()[:1000]
+    refusal = "the column 'mixed' is bool in day=0/0.parquet and string in day=1/1.parquet"
+    answer = run_nearest(service, {**inputs, "observation_columns": ["mixed"]}, ASYNC)
+    assert (answer.status_code, refusal in answer.json()["detail"]) == (400, True), answer.text
+    with pytest.raises(georesolve.InvalidInput, match=refusal):
+        georesolve.nearest(here, references, observation_columns=["mixed"])
+
+
 def test_an_execution_reads_files_over_https(service, web):
     inputs = {}
     for role, table in (("observations", OBSERVATIONS), ("references", REFERENCES)):
