@@ -36,6 +36,7 @@ from georesolve.io.opener import UNBOUNDED, open_table
 from georesolve.io.outlines import ShapeReader
 from georesolve.io.points import Points, PointTable, gather
 from georesolve.io.storage import files_at
+from georesolve.io.validation import of_file
 from georesolve.query import MatchOptions, with_id
 from georesolve.workers.own_cluster import resolve_on_all_gpus
 
@@ -61,7 +62,11 @@ class Given:
         except tables.NoColumn as error:
             told, place = str(error), {"column": error.column, "row": error.row}
             raise wrong(self._role, error.detail, told, **place) from None
-        return gather(PointTable(part, found, self._role, UNBOUNDED), keep, columns)
+        points = gather(PointTable(part, found, self._role, UNBOUNDED), keep, columns)
+        if reading.coordinates == "check":
+            for remark in of_file(points, self._role):
+                warnings.warn(remark, stacklevel=level_of_user())
+        return points
 
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
         try:
@@ -238,6 +243,7 @@ class _GeoPandas(_Pandas):
             return super()._part(reading, keep)
         series = self._given[column]
         crs, geometries = series.crs or reading.crs, series.to_numpy()
+        of_crs: Sequence[str] = ()
         if crs is None:
             warnings.warn(
                 f"{self._role}: the geometry column {column!r} has no CRS: it is taken for "
@@ -246,6 +252,7 @@ class _GeoPandas(_Pandas):
             )
         elif (transformer := degrees_from(crs, self._role)) is not None:
             geometries = shapely.transform(geometries, transformer.transform, interleaved=False)
+            of_crs = transformer.warnings
         shapes = ShapeReader({}, reading, column, self._role) if reading.takes_shapes else None
         lon, lat = coordinates_of(geometries, column, 0, self._role, shapes)
         names = [*(str(name) for name in self._given.columns), f"{column}_lon", f"{column}_lat"]
@@ -258,7 +265,8 @@ class _GeoPandas(_Pandas):
         points = Geometry(column, columns.lat, columns.lon)
         # Not the names: they are none that the user gave.
         found = reading._replace(geometry=None, id=columns.id)
-        return _as_table(arrow, points)._replace(shapes=shapes), found, names
+        table = _as_table(arrow, points)._replace(shapes=shapes, warnings=of_crs)
+        return table, found, names
 
     def _column(self, place: int) -> pa.Array:
         column = self._given.iloc[:, place]

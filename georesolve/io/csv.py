@@ -149,9 +149,8 @@ def _table(source: Source, dialect: _Dialect, head: str) -> Table:
         for place, text in zip(places, trimmed, strict=True):
             table = table.set_column(place, header[place], text.cast(pa.float64()))
     table = _typed(table, names, places)
-    if _has_newlines(header, table):
-        _check_quotes(source, dialect)
-    return _as_table(table, table.num_rows)
+    warnings = _check_quotes(source, dialect) if _has_newlines(header, table) else []
+    return _as_table(table, table.num_rows)._replace(warnings=warnings)
 
 
 def _typed(table: pa.Table, names: list[str], places: list[int]) -> pa.Table:
@@ -334,17 +333,20 @@ def _has_newlines(header: list[str], table: pa.Table) -> bool:
     )
 
 
-def _check_quotes(source: Source, dialect: _Dialect) -> None:
+def _check_quotes(source: Source, dialect: _Dialect) -> list[str]:
     """Refuse a quote that is not closed, or closed within a value: it swallows rows unseen.
 
-    pyarrow lets both pass; Python's reader is slow, so it looks only where values have newlines.
+    Returns a warning about values that look as if rows had been swallowed. pyarrow lets all of
+    them pass; Python's reader is slow, so it looks only where values have newlines.
     """
     csv.field_size_limit(sys.maxsize)
     with source.path.open(encoding=dialect.encoding, newline="") as handle:
         rows = csv.reader(handle, delimiter=dialect.delimiter, strict=True)
-        started = 1
+        started, lines = 1, []
         try:
-            for _ in rows:
+            for values in rows:
+                if any(_may_be_rows(value, dialect.delimiter, len(values)) for value in values):
+                    lines.append(started)
                 started = rows.line_num + 1
         except csv.Error as error:
             told = (
@@ -353,6 +355,20 @@ def _check_quotes(source: Source, dialect: _Dialect) -> None:
                 "text"
             )
             raise wrong(source.file, str(error), told, line=started) from None
+    if not lines:
+        return []
+    shown = ", ".join(map(str, lines[:CELLS_SHOWN]))
+    return [
+        f"{source.file}: {len(lines)} rows have a quoted value with line breaks and as many "
+        f"separators as a row: the file may have more rows than were read. They start in line "
+        f"{shown}. If quotes are part of the text there, double them and put the value into quotes"
+    ]
+
+
+def _may_be_rows(value: str, delimiter: str, fields: int) -> bool:
+    """Whether a value has the separators and the line break of a row of `fields` fields."""
+    separators = value.count(delimiter)
+    return separators >= max(1, fields - 1) and ("\n" in value or "\r" in value)
 
 
 def _whole_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from georesolve.io.column_sizes import Width, value_bytes
-from georesolve.io.evidence import Evidence, InvalidRow, NullIsland
+from georesolve.io.evidence import Evidence, InvalidRow, RowSample
 from georesolve.io.local_files import Look, look_at, sha256_of
 from georesolve.io.source_files import SourceFiles
 from georesolve.io.storage import Object, StoreFailed
@@ -128,8 +128,12 @@ class PointSet:
     """West, south, east and north in degrees over the valid rows; None when there are none."""
     first_invalid: tuple[InvalidRow, ...]
     """The first few rows with invalid coordinates."""
-    null_island: NullIsland = field(default_factory=NullIsland)
+    null_island: RowSample = field(default_factory=RowSample)
     """Rows at exactly (0, 0); none where they were not counted."""
+    wide_edges: RowSample = field(default_factory=RowSample)
+    """Rows with a planar edge of more than 180 degrees of longitude."""
+    warnings: tuple[str, ...] = ()
+    """Warnings about the file, in words."""
     outlines: Outlines | None = None
     """Of a set with lines or polygons, whose coordinates say where each begins."""
 

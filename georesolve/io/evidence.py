@@ -5,7 +5,7 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -35,11 +35,21 @@ _Bounds = tuple[_Point, _Point]
 _NOWHERE: _Bounds = ((math.inf, math.inf), (-math.inf, -math.inf))
 
 
-class NullIsland(NamedTuple):
-    """How many rows are at exactly (0, 0), and the first few of them."""
+class RowSample(NamedTuple):
+    """Number of rows that show something, and the first few of them."""
 
     rows: int = 0
     first: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, rows: np.ndarray) -> Self:
+        """Sample of ascending row numbers."""
+        return cls(rows.size, tuple(rows[:_FIRST_SHOWN].tolist()))
+
+    def followed(self, other: Self, first_row: int) -> Self:
+        """Sample of two tables, the second of which begins with `first_row`."""
+        first = (*self.first, *(first_row + row for row in other.first))[:_FIRST_SHOWN]
+        return type(self)(self.rows + other.rows, first)
 
 
 class InvalidRow(NamedTuple):
@@ -104,8 +114,13 @@ class Evidence:
     """Whether all are whole numbers."""
     examples: dict[str, tuple[int, float, float]] = field(default_factory=dict)
     """Row, latitude and longitude of the first row that shows something."""
-    null_island: NullIsland = field(default_factory=NullIsland)
+    null_island: RowSample = field(default_factory=RowSample)
+    """Rows at exactly (0, 0)."""
+    wide_edges: RowSample = field(default_factory=RowSample)
+    """Rows with a planar edge of more than 180 degrees of longitude."""
     first_invalid: list[InvalidRow] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """Warnings about the file, in words."""
 
     @property
     def invalid_rows(self) -> int:
@@ -121,16 +136,17 @@ class Evidence:
             "bbox": self.bbox,
             "first_invalid": tuple(self.first_invalid),
             "null_island": self.null_island,
+            "wide_edges": self.wide_edges,
+            "warnings": tuple(self.warnings),
         }
 
     def extend(self, other: "Evidence") -> None:
         """Take what was gathered of the rows behind these."""
         for kind, (row, lat, lon) in other.examples.items():
             self.examples.setdefault(kind, (self.seen + row, lat, lon))
-        known, first = self.null_island
-        more, rows = other.null_island
-        first = (*first, *(self.seen + row for row in rows))[:_FIRST_SHOWN]
-        self.null_island = NullIsland(known + more, first)
+        self.null_island = self.null_island.followed(other.null_island, self.seen)
+        self.wide_edges = self.wide_edges.followed(other.wide_edges, self.seen)
+        self.warn(other.warnings)
         for one in other.first_invalid[: _FIRST_SHOWN - len(self.first_invalid)]:
             self.first_invalid.append(one._replace(row=self.seen + one.row))
         for name in ("seen", "rows", "valid", "valid_swapped", "metres", "swapped"):
@@ -140,6 +156,10 @@ class Evidence:
         self.bounds = _wider(self.bounds, other.bounds)
         self.valid_bounds = _wider(self.valid_bounds, other.valid_bounds)
         self.are_whole = self.are_whole and other.are_whole
+
+    def warn(self, warnings: Iterable[str]) -> None:
+        """Append warnings about the file, each once."""
+        self.warnings = list(dict.fromkeys([*self.warnings, *warnings]))
 
     def surround(self, other: "Evidence") -> None:
         """Extend the bounds of all valid rows to those of others, which are not counted."""
@@ -179,9 +199,7 @@ class Evidence:
             valid_bounds=valid_bounds,
             are_whole=_are_whole(*own),
             examples={kind: (i, float(lat[i]), float(lon[i])) for kind, i in first.items()},
-            null_island=NullIsland(
-                int(is_zero.sum()), tuple(np.flatnonzero(is_zero)[:_FIRST_SHOWN].tolist())
-            ),
+            null_island=RowSample.of(np.flatnonzero(is_zero)),
             first_invalid=[
                 InvalidRow(i, float(lat[i]), float(lon[i]))
                 for i in np.flatnonzero(invalid)[:_FIRST_SHOWN].tolist()

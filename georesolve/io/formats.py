@@ -5,7 +5,7 @@ A file has the format of its first bytes, of its media type, or of its name.
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -25,13 +25,13 @@ _MEDIA_TYPES: dict[InputFormat, set[str]] = {
     "parquet": {"application/vnd.apache.parquet", "application/x-parquet"},
     "arrow": {"application/vnd.apache.arrow.stream", "application/vnd.apache.arrow.file"},
     "csv": {"text/csv", "application/csv", "text/tab-separated-values"},
-    "geojson": {"application/geo+json", "application/json"},
+    "geojson": {"application/geo+json", "application/json", "application/geo+json-seq"},
 }
 _SUFFIXES: dict[InputFormat, set[str]] = {
     "parquet": {"parquet", "pq", "geoparquet"},
     "arrow": {"arrows", "arrow", "feather"},
     "csv": {"csv", "tsv"},
-    "geojson": {"geojson", "json"},
+    "geojson": {"geojson", "json", "geojsonl", "geojsons", "ndjson"},
 }
 # Each in full, so that no text can begin with it.
 _FIRST_BYTES: dict[InputFormat, tuple[bytes, ...]] = {
@@ -94,7 +94,8 @@ class Table(NamedTuple):
     """What a reader gives: a table, how many rows the file says it has, and where its points were.
 
     `points` is what the reader took coordinates out of, None where the file has columns of them;
-    `shapes` has taken the lines and polygons among these.
+    `shapes` has taken the lines and polygons among these. `warnings` are warnings about the file,
+    complete once all batches have been read.
     """
 
     schema: pa.Schema
@@ -102,6 +103,7 @@ class Table(NamedTuple):
     declared_rows: int | None = None
     points: Geometry | None = None
     shapes: "ShapeReader | None" = None
+    warnings: Sequence[str] = ()
 
 
 class BadCell(NamedTuple):

@@ -1,6 +1,7 @@
 """Point geometries as coordinates: WKB and GeoArrow columns of GeoParquet."""
 
 import json
+import re
 from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import shapely
 
 from georesolve.io.columns import has_coordinates
@@ -37,6 +39,60 @@ class Geometry(NamedTuple):
 def _geo(schema: pa.Schema) -> Any:
     content = (schema.metadata or {}).get(b"geo")
     return json.loads(content) if content is not None else {}
+
+
+_LOGICAL = re.compile(r"(Geometry|Geography)\(crs=(.*?)(?:, algorithm=(\w+))?\)", re.DOTALL)
+
+
+def with_logical_types(file: pq.ParquetFile) -> pa.Schema:
+    """Schema of a Parquet file with its GEOMETRY and GEOGRAPHY columns as GeoParquet says them.
+
+    The metadata of GeoParquet take precedence.
+    """
+    schema: pa.Schema = file.schema_arrow
+    logical = {}
+    for i in range(len(file.schema)):
+        column = file.schema.column(i)
+        # pyarrow gives the parameters of the type as text alone.
+        match = _LOGICAL.fullmatch(str(column.logical_type))
+        if match and column.path in schema.names:
+            kind, crs, algorithm = match.groups()
+            logical[column.path] = {
+                "encoding": "WKB",
+                "geometry_types": [],
+                "edges": "planar" if kind == "Geometry" else algorithm or "spherical",
+                "crs": _crs_of_parquet(crs, schema),
+            }
+    if not logical:
+        return schema
+    try:
+        geo = _geo(schema)
+        columns = geo.get("columns", {})
+        own = {name: about | columns.get(name, {}) for name, about in logical.items()}
+        geo = {"columns": columns | own, "primary_column": geo.get("primary_column")}
+    except (ValueError, AttributeError, TypeError):
+        # Refused by `geometry_of`.
+        return schema
+    if geo["primary_column"] is None and len(logical) == 1:
+        geo["primary_column"] = next(iter(logical))
+    return schema.with_metadata({**(schema.metadata or {}), b"geo": json.dumps(geo)})
+
+
+def _crs_of_parquet(crs: str, schema: pa.Schema) -> Any:
+    """The CRS of a logical type of Parquet as GeoParquet writes it: PROJJSON, or a code."""
+    kind, _, name = crs.partition(":")
+    if kind == "srid" or crs.isdigit():
+        crs = f"EPSG:{name or crs}"
+    if crs == "EPSG:0":
+        return None
+    if crs in ("", "EPSG:4326"):
+        return "OGC:CRS84"
+    if kind == "projjson":
+        crs = (schema.metadata or {}).get(name.encode(), crs.encode()).decode()
+    try:
+        return json.loads(crs)
+    except ValueError:
+        return crs
 
 
 def geometries_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
@@ -90,6 +146,11 @@ def geometry_of(
         about = geo.get("columns", {}).get(column, {})
     except (ValueError, AttributeError) as error:
         raise InvalidInput(f"{file}: its GeoParquet metadata cannot be read: {error}") from None
+    if column is None and len(columns := geo.get("columns", {})) > 1:
+        raise InvalidInput(
+            f"{file}: it has several geometry columns ({', '.join(map(repr, columns))}): name one "
+            "with the option observation_geometry or reference_geometry"
+        )
     if column is None:
         return None
     if column not in schema.names:
@@ -124,7 +185,7 @@ def crs_of(told: dict[str, Any], named: str | None, field: pa.Field, file: str) 
 
 def is_wkb(type: pa.DataType) -> bool:
     """Whether a column may be one of WKB."""
-    return type in (pa.binary(), pa.large_binary(), pa.binary_view())
+    return _stored(type) in (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def is_wgs_84(crs: Any) -> bool:
@@ -149,18 +210,75 @@ def add_coordinates(
     geometry: Geometry,
     file: str,
     shapes: "ShapeReader | None" = None,
+    *,
+    keeps_invalid: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Append the coordinates of a point column to every batch; NaN where there is no point."""
-    rows = 0
+    """Append the coordinates of a point column to every batch; NaN where there is no point.
+
+    Geometries that cannot be read are refused, or become null.
+    """
+    rows, column = 0, geometry.column
     for batch in batches:
-        lon, lat = _coordinates(batch[geometry.column], geometry.column, rows, file, shapes)
+        values = _storage(batch[column])
+        if pa.types.is_binary_view(values.type):
+            values = values.cast(pa.large_binary())
+        if (axes := _stored_coordinates(values, column, file)) is None:
+            decoded, flaws = decode_wkb(values.to_numpy(zero_copy_only=False))
+            if flaws and not keeps_invalid:
+                raise flawed(flaws, column, rows, file)
+            if flaws:
+                at, is_flawed = batch.schema.get_field_index(column), np.zeros(len(values), bool)
+                is_flawed[[*flaws]] = True
+                values = pc.if_else(pa.array(is_flawed), None, values)
+                batch = batch.set_column(at, pa.field(column, values.type), values)
+            axes = coordinates_of(decoded, column, rows, file, shapes)
+        lon, lat = axes
         rows += batch.num_rows
         yield batch.append_column(geometry.lon, lon).append_column(geometry.lat, lat)
 
 
-def _coordinates(
-    array: pa.Array, column: str, first_row: int, file: str, shapes: "ShapeReader | None"
-) -> tuple[pa.Array, pa.Array]:
+def decode_wkb(values: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
+    """Geometries of WKB, and the reasons of rows without one, by ascending row."""
+    flaws: dict[int, str] = {}
+
+    def decoded(start: int, stop: int) -> np.ndarray:
+        try:
+            shapes: np.ndarray = shapely.from_wkb(values[start:stop])
+            return shapes
+        except NotImplementedError:
+            flaw = (
+                "it is a curve, which is not supported: write it as lines (ST_CurveToLine in "
+                "PostGIS, ogr2ogr -nlt CONVERT_TO_LINEAR)"
+            )
+        except shapely.errors.GEOSException as error:
+            flaw = f"it cannot be read as WKB: {str(error).rpartition('Exception: ')[2]}"
+        if stop - start == 1:
+            flaws[start] = flaw
+            return np.array([None], object)
+        middle = (start + stop) // 2
+        return np.concatenate([decoded(start, middle), decoded(middle, stop)])
+
+    # Coordinates that are NaN are looked for later.
+    with np.errstate(invalid="ignore"):
+        return decoded(0, len(values)), flaws
+
+
+def flawed(flaws: dict[int, str], column: str, first_row: int, file: str) -> InvalidInput:
+    """Refusal of rows without a geometry that can be read; `flaws` as of `decode_wkb`."""
+    first, why = next(iter(flaws.items()))
+    row, more = first_row + first, len(flaws) - 1
+    and_more = f" (as do {more} more)" if more else ""
+    detail = (
+        f"row {row}{and_more} holds no shape: {why}; mend such rows, or keep them "
+        "with the option on_invalid=null"
+    )
+    return wrong_geometry(file, column, detail, row)
+
+
+def _stored_coordinates(
+    array: pa.Array, column: str, file: str
+) -> tuple[pa.Array, pa.Array] | None:
+    """Longitudes and latitudes of GeoArrow points or of WKB of one layout; None of other WKB."""
     if pa.types.is_struct(array.type) and {"x", "y"} <= {field.name for field in array.type}:
         # Not `array.field`: below a null point there may lie numbers all the same.
         x, y = (pc.struct_field(array, axis).cast(pa.float64()) for axis in "xy")
@@ -169,16 +287,7 @@ def _coordinates(
         raise wrong_geometry(
             file, column, f"it holds {array.type}, neither WKB nor GeoArrow points: write it as WKB"
         )
-    if pa.types.is_binary_view(array.type):
-        array = array.cast(pa.large_binary())
-    if (points := _points_of_wkb(array)) is not None:
-        return points
-    wkb = array.to_numpy(zero_copy_only=False)
-    try:
-        geometries = shapely.from_wkb(wkb)
-    except shapely.errors.GEOSException as error:
-        raise wrong_geometry(file, column, f"it holds something that is not WKB: {error}") from None
-    return coordinates_of(geometries, column, first_row, file, shapes)
+    return _points_of_wkb(array)
 
 
 def _points_of_wkb(array: pa.Array) -> tuple[pa.Array, pa.Array] | None:
@@ -290,32 +399,36 @@ def said_of(field: pa.Field) -> dict[str, Any]:
 
 
 def as_wkb(
-    batches: Iterator[pa.RecordBatch], column: str, kind: str, file: str
+    batches: Iterator[pa.RecordBatch],
+    column: str,
+    kind: str,
+    file: str,
+    *,
+    keeps_invalid: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The same batches with WKB in a column."""
+    """The same batches with WKB in a column; values of no geometry are refused, or become null."""
     rows = 0
     for batch in batches:
         at, array = batch.schema.get_field_index(column), batch[column]
+        flaws: dict[int, str] = {}
         try:
             shapes = _shapes_of(array, kind)
         except (shapely.errors.GEOSException, ValueError):
-            shapes = np.concatenate(
-                [_one(array.slice(i, 1), kind, column, rows + i, file) for i in range(len(array))]
-            )
+            shapes = np.empty(len(array), object)
+            for i in range(len(array)):
+                try:
+                    [shapes[i]] = _shapes_of(array.slice(i, 1), kind)
+                except (shapely.errors.GEOSException, ValueError) as error:
+                    flaws[i] = f"it is no {kind}: {str(error).rpartition('Exception: ')[2]}"
+        if flaws and not keeps_invalid:
+            raise flawed(flaws, column, rows, file)
         rows += batch.num_rows
         field = pa.field(column, pa.binary())
         yield batch.set_column(at, field, pa.array(shapely.to_wkb(shapes), pa.binary()))
 
 
-def _one(array: pa.Array, kind: str, column: str, row: int, file: str) -> np.ndarray:
-    try:
-        return _shapes_of(array, kind)
-    except (shapely.errors.GEOSException, ValueError) as error:
-        raise wrong_geometry(file, column, f"row {row} holds no {kind}: {error}", row) from None
-
-
 def _shapes_of(array: pa.Array, kind: str) -> np.ndarray:
-    array = array.storage if isinstance(array, pa.ExtensionArray) else array
+    array = _storage(array)
     is_missing = array.is_null().to_numpy(zero_copy_only=False)
     offsets: list[np.ndarray] = []
     while _is_list(array.type):
@@ -335,6 +448,10 @@ def _shapes_of(array: pa.Array, kind: str) -> np.ndarray:
     shapes: np.ndarray = shapely.from_ragged_array(of, ends, tuple(offsets) or None)
     shapes[is_missing] = None
     return shapes
+
+
+def _storage(array: pa.Array) -> pa.Array:
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
 def _stored(type: pa.DataType) -> pa.DataType:

@@ -63,14 +63,16 @@ def canonicalise(batch: pa.RecordBatch, columns: Columns, reading: Reading, file
     """Check rows in memory, whose coordinates are float64, and keep them as a dataset there."""
     names = batch.schema.names
     check_names(names, file)
+    warnings: Sequence[str] = ()
     if reading.crs is not None:
         from georesolve.io.crs import with_degrees
 
-        moved, columns = with_degrees(iter([batch]), names, columns, reading, file)
+        moved, columns, warnings = with_degrees(iter([batch]), names, columns, reading, file)
         [batch] = moved
     lat, lon, id = columns
     axes = degrees(batch[lat]), degrees(batch[lon])
     seen = Evidence.of_valid(*axes) or Evidence.of(*axes)
+    seen.warn(warnings)
     dataset = held_dataset(batch, {"id": id, "lat": lat, "lon": lon}, seen)
     Findings(columns, None, seen).refuse(dataset, reading, file)
     return dataset

@@ -193,6 +193,8 @@ class _FileSchema(NamedTuple):
     geometries: Geometries
     has_shapes: bool
     """Whether lines and polygons are read of the geometry column."""
+    warnings: list[Sequence[str]]
+    """Warnings about the file, complete once the rows have been read."""
     shapes: "ShapeReader | JoinedShapes | None" = None
     """Shapes of a file that has been decoded to the scratch folder."""
     is_spooled: bool = False
@@ -255,6 +257,7 @@ class JoinedTable(PointTable):
             points,
             table.geometries,
             has_shapes=table.shapes is not None,
+            warnings=table.warnings,
             names_in_file=table.names_in_file,
         )
 
@@ -302,6 +305,7 @@ class JoinedTable(PointTable):
         self.schema = pa.schema(joined.types.items())
         self.findings = Findings(self.columns, self._schemas[0].points, Evidence())
         self.geometries = self._joined_geometries()
+        self.warnings: list[Sequence[str]] = []
         self._joined_shapes: JoinedShapes | None = None
         if joined.geometry is not None and any(each.has_shapes for each in self._schemas):
             # Points are read without kernels.
@@ -344,7 +348,7 @@ class JoinedTable(PointTable):
             for number, schema in enumerate(self._schemas):
                 names = self._joined.names[number]
                 self.first_rows.append(rows)
-                shapes = schema.shapes
+                shapes, warnings = schema.shapes, schema.warnings
                 if schema.is_spooled:
                     batches = _spooled(self._sources.spool(number))
                 else:
@@ -353,10 +357,11 @@ class JoinedTable(PointTable):
                     table = self._sources.open(
                         self._sources.source(number, next(paths), columns), number
                     )
-                    batches, shapes = table.decoded(), table.shapes
+                    batches, shapes, warnings = table.decoded(), table.shapes, table.warnings
                 for batch in batches:
                     rows += batch.num_rows
                     yield self._aligned(batch, names, number)
+                self.warnings += warnings
                 if schema.is_spooled:
                     self._sources.spool(number).unlink()
                 if joined_shapes is not None:

@@ -14,12 +14,15 @@ import shapely
 
 from georesolve.io.columns import Edges, Reading
 from georesolve.io.datasets import ROW_GROUP, Dataset, Edging, Outlines, read_rows
-from georesolve.io.errors import InvalidInput, wrong_geometry
-from georesolve.io.evidence import Evidence
+from georesolve.io.errors import InvalidInput
+from georesolve.io.evidence import Evidence, RowSample
+from georesolve.io.geometry import decode_wkb, flawed
 from georesolve.kernels.query import EARTH_RADIUS_M, is_valid
 from georesolve.kernels.shapes import Shapes
 
 _POINT, _POLYGON, _COLLECTION = 0, 3, 7
+_HALF_WAY_DEG = 180.0
+"""Degrees of longitude beyond which an edge goes the long way around the world."""
 _STEP_DEG = 30.0
 """Degrees of longitude and of latitude that an arc of a straight edge spans at most."""
 _SLACK = 1.05
@@ -128,7 +131,7 @@ def read_shapes(points: Dataset, start: int, stop: int) -> Shapes:
     def read(first: int) -> tuple[int, Shapes]:
         last = min(first + ROW_GROUP, stop)
         rows = read_rows(points.file, first, last, [column, points.lat, points.lon])
-        geometries = shapely.from_wkb(rows[column].to_numpy())
+        geometries, _ = decode_wkb(rows[column].to_numpy())
         # What was kept although it is not on the globe.
         geometries[~is_valid(*(rows[name].to_numpy() for name in (points.lat, points.lon)))] = None
         return first - start, shapes_of(outline_of(geometries, how), how)
@@ -328,6 +331,8 @@ class ShapeReader:
         self.keeps = True
         self.ends = Evidence()
         """What the ends of edges say."""
+        self.wide_edges = RowSample()
+        """Rows with a planar edge of more than 180 degrees of longitude."""
         self._keeps_invalid = reading.on_invalid == "null"
         self._column, self._file = column, file
         self._arcs = self._rows = 0
@@ -342,14 +347,14 @@ class ShapeReader:
         """Take the shapes of some rows; where each of them begins, longitudes and latitudes."""
         outline = outline_of(geometries, self.edging)
         if outline.flaws and not self._keeps_invalid:
-            first, why = next(iter(outline.flaws.items()))
-            row, more = first_row + first, len(outline.flaws) - 1
-            others = f" (as do {more} more)" if more else ""
-            detail = (
-                f"row {row}{others} holds no shape: {why}; mend such rows, or keep them "
-                "with the option on_invalid=null"
-            )
-            raise wrong_geometry(self._file, self._column, detail, row)
+            raise flawed(outline.flaws, self._column, first_row, self._file)
+        if self.edging.edges == "planar":
+            paths, edges = outline.paths, outline.edges
+            degrees = np.abs(edges.lon[:, 1] - edges.lon[:, 0])
+            # An edge from -180 to 180 is the border of a map, as that of Antarctica.
+            is_wide = (degrees > _HALF_WAY_DEG) & (degrees < 2 * _HALF_WAY_DEG)
+            wide = RowSample.of(np.unique(paths.row[edges.path[is_wide]]))
+            self.wide_edges = self.wide_edges.followed(wide, first_row)
         self.ends.add(outline.edges.lat.ravel(), outline.edges.lon.ravel())
         self._rows += len(geometries)
         self._arcs += int(outline.arcs.sum())
@@ -404,6 +409,14 @@ class JoinedShapes:
         for _, reader in self._parts:
             ends.extend(reader.ends)
         return ends
+
+    @property
+    def wide_edges(self) -> RowSample:
+        """Rows with a planar edge of more than 180 degrees of longitude."""
+        sample = RowSample()
+        for first_row, reader in self._parts:
+            sample = sample.followed(reader.wide_edges, first_row)
+        return sample
 
     def outlines(self, rows: int) -> Outlines | None:
         """Outlines of a set of that many rows, None if all are points."""

@@ -127,14 +127,15 @@ class PointTable:
         bounds: Bounds,
         decoding: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        schema, self._batches, self._declared_rows, points, shapes = as_stored(table)
+        schema, self._batches, self._declared_rows, points, shapes, warnings = as_stored(table)
+        self.warnings = [warnings]
         self.shapes: ShapeReader | JoinedShapes | None = shapes
         bounds.refuse_beyond(len(schema.names), self._declared_rows or 0, file)
         self.geometries = geometries_of(schema)
         if reading.lat is not None or reading.lon is not None:
             points = None
         else:
-            takes = reading.takes_shapes
+            takes, keeps_invalid = reading.takes_shapes, reading.on_invalid == "null"
             geometry = geometry_of(
                 schema, reading.geometry, file, takes_shapes=takes, prefix=reading.prefix
             )
@@ -149,13 +150,16 @@ class PointTable:
                     kind = native_kind(field, told.get("encoding"), also_apart=True)
                 if kind:
                     self.geometries.get(geometry.column, {}).update(encoding="WKB")
-                    self._batches = as_wkb(self._batches, geometry.column, kind, file)
+                    self._batches = as_wkb(
+                        self._batches, geometry.column, kind, file, keeps_invalid=keeps_invalid
+                    )
                     field = pa.field(geometry.column, pa.binary())
                     schema = schema.set(schema.get_field_index(geometry.column), field)
                 if crs is not None and is_wkb(field.type):
                     from georesolve.io.crs import degrees_from, in_degrees
 
                     if (transformer := degrees_from(crs, file)) is not None:
+                        self.warnings.append(transformer.warnings)
                         self._batches = in_degrees(self._batches, geometry.column, transformer)
                 if crs is not None or told.get("crs", "") is None:
                     self.geometries.get(geometry.column, {}).pop("crs", None)
@@ -168,7 +172,9 @@ class PointTable:
                         # Read of a dataset, they are to be the same.
                         known = self.geometries.get(geometry.column, {})
                         self.geometries[geometry.column] = known | reader.edging.told
-                self._batches = add_coordinates(self._batches, geometry, file, shapes)
+                self._batches = add_coordinates(
+                    self._batches, geometry, file, shapes, keeps_invalid=keeps_invalid
+                )
                 for name in (geometry.lon, geometry.lat):
                     schema = schema.append(pa.field(name, pa.float64()))
                 if reading.kept is not None and geometry.column not in reading.kept:
@@ -187,9 +193,10 @@ class PointTable:
             from georesolve.io.crs import with_degrees
 
             given = self.columns
-            self._batches, self.columns = with_degrees(
+            self._batches, self.columns, of_crs = with_degrees(
                 self._batches, schema.names, given, reading, file
             )
+            self.warnings.append(of_crs)
             if self.columns != given:
                 added = self.columns.lon, self.columns.lat
                 schema = pa.schema([*schema, *(pa.field(one, pa.float64()) for one in added)])
@@ -211,6 +218,9 @@ class PointTable:
             yield batch
         if self.shapes is not None:
             self.findings.evidence.surround(self.shapes.ends)
+            self.findings.evidence.wide_edges = self.shapes.wide_edges
+        for warnings in self.warnings:
+            self.findings.evidence.warn(warnings)
 
     def decoded(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows with coordinates in degrees, in the types of the schema, and count them.

@@ -27,7 +27,7 @@ from georesolve.io.datasets import ROW_GROUP, streamed
 from georesolve.io.errors import InvalidInput, Refused, TooLarge
 from georesolve.io.formats import BATCH_ROWS, InputFormat, Range, Source, Table
 from georesolve.io.geojson import read_geojson
-from georesolve.io.geometry import geometries_of
+from georesolve.io.geometry import geometries_of, with_logical_types
 from georesolve.io.layers import close_journal, read_layer, refuse_layer
 from georesolve.io.points import Bounds
 
@@ -109,7 +109,7 @@ def _read_parquet(source: Source) -> Table:
     file = streamed(source.path)
     rows = file.metadata.num_rows
     if source.range is None:
-        schema = file.schema_arrow
+        schema = with_logical_types(file)
         primary = next(iter(geometries_of(schema)), None)
         names = needed_columns(schema.names, source.reading, primary)
         if names is not None:
@@ -123,7 +123,7 @@ def _read_parquet(source: Source) -> Table:
     groups = range(first, bisect_left(begins, stop))
     batches = file.iter_batches(BATCH_ROWS, row_groups=list(groups))
     own = _rows_of(batches, start - begins[first], stop - begins[first])
-    return Table(file.schema_arrow, _validated(own), stop - start)
+    return Table(with_logical_types(file), _validated(own), stop - start)
 
 
 def _batches(

@@ -102,7 +102,7 @@ def _begin(array: pa.Array) -> pa.Array:
 
 
 def _as_short_wkt(array: pa.Array) -> pa.Array:
-    shapes = shapely.from_wkb(array.to_numpy(zero_copy_only=False))
+    shapes = _shapes_of(array)
     counts = shapely.get_num_coordinates(shapes)
     told = [
         f"{one.geom_type} of {points} points" if points > _SHOWN_POINTS else None
@@ -211,7 +211,11 @@ def _converted(
             converted.append(convert(as_wkt(array)))
         # What pyarrow and Python raise of a time zone that they do not know, of a time out of
         # their range, of a record with two members of one name.
-        except (pa.ArrowException, ValueError, OverflowError, shapely.errors.ShapelyError) as error:
+        # NotImplementedError is shapely's, of curves.
+        except (
+            *(pa.ArrowException, ValueError, OverflowError),
+            *(NotImplementedError, shapely.errors.ShapelyError),
+        ) as error:
             if otherwise is not None:
                 converted.append(pa.array([otherwise] * len(array), pa.large_string()))
                 continue
@@ -235,13 +239,20 @@ def _points_as_wkt(array: pa.Array) -> pa.Array:
     return _wkt(shapes)
 
 
+def _shapes_of(wkb: pa.Array) -> np.ndarray:
+    # Coordinates that are NaN are as good as others.
+    with np.errstate(invalid="ignore"):
+        shapes: np.ndarray = shapely.from_wkb(wkb.to_numpy(zero_copy_only=False))
+    return shapes
+
+
 def _wkt(shapes: np.ndarray) -> pa.Array:
     # The fewest digits that read back as the same numbers: -1 stands for 16, which are too few.
     return pa.array(shapely.to_wkt(shapes, rounding_precision=20), pa.large_string())
 
 
 _AS_WKT: dict[str, Callable[[pa.Array], pa.Array]] = {
-    "WKB": lambda array: _wkt(shapely.from_wkb(array.to_numpy(zero_copy_only=False))),
+    "WKB": lambda array: _wkt(_shapes_of(array)),
     "point": _points_as_wkt,
 }
 """By their encoding in GeoParquet."""

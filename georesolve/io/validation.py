@@ -190,13 +190,36 @@ def _told(box: Box) -> str:
 
 def remarks(observations: Dataset, references: Dataset) -> list[str]:
     """What looks wrong with two sets that were taken all the same, in words."""
-    sets = {"observations": observations.null_island, "references": references.null_island}
+    sets = {"observations": observations, "references": references}
     return of_extents(observations.bbox, references.bbox) + [
+        remark
+        for name, points in sets.items()
+        for remark in [*_of_null_island(points, name), *of_file(points, name)]
+    ]
+
+
+def _of_null_island(points: PointSet, name: str) -> list[str]:
+    rows, first = points.null_island
+    if rows < DOZEN:
+        return []
+    return [
         f"{name}: {rows} rows are at exactly (0, 0), which devices report that have no position; "
         f"they were resolved as they are. The first of them, counted from 0: "
         f"{', '.join(map(str, first))}"
-        for name, (rows, first) in sets.items()
-        if rows >= DOZEN
+    ]
+
+
+def of_file(points: PointSet, name: str) -> list[str]:
+    """Warnings about one table by itself: those of its reader, and edges around the world."""
+    rows, first = points.wide_edges
+    if not rows:
+        return [*points.warnings]
+    return [
+        *points.warnings,
+        f"{name}: {rows} rows have an edge of more than 180 degrees of longitude, which goes the "
+        f"long way around the world. The first of them, counted from 0: "
+        f"{', '.join(map(str, first))}. If they cross 180 degrees, cut them there, or give "
+        "edges='spherical' (--edges spherical of the command), which takes the shorter way",
     ]
 
 

@@ -348,7 +348,7 @@ def test_native_geoarrow_that_is_no_shape_is_named():
     assert georesolve.nearest(HERE, pa.table({"g": rings}), reference_geometry="g")
     broken = pa.array([[[[0.0, 0.0], [1.0, 0.0]]]], rings.type)
     table = pa.table({"g": pa.chunked_array([rings, broken])}).combine_chunks()
-    with pytest.raises(georesolve.InvalidInput, match="row 2 holds no polygon"):
+    with pytest.raises(georesolve.InvalidInput, match="row 2 holds no shape: it is no polygon"):
         georesolve.nearest(HERE, table, reference_geometry="g")
     said = {"ARROW:extension:name": "geoarrow.polygon"}
     said["ARROW:extension:metadata"] = json.dumps({"edges": "spherical"})

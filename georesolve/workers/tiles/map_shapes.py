@@ -7,6 +7,7 @@ import numpy as np
 import shapely
 
 from georesolve.io.datasets import Content, Dataset, read_rows
+from georesolve.io.geometry import decode_wkb
 
 _MOST_BYTES = 32 << 20
 """Of larger sets none are drawn: in memory they take three times as much."""
@@ -71,6 +72,6 @@ def _simplified(shapes: np.ndarray, view: View) -> np.ndarray:
 @lru_cache(2)
 def _loaded(file: Content, rows: int, column: str) -> tuple[np.ndarray, shapely.STRtree]:
     wkb = read_rows(file, 0, rows, [column])[column].to_numpy()
-    shapes = shapely.force_2d(shapely.from_wkb(wkb))
+    shapes = shapely.force_2d(decode_wkb(wkb)[0])
     # A tree leaves out what is missing; points are drawn where observations have them.
     return shapes, shapely.STRtree(np.where(shapely.get_dimensions(shapes) < _LINE, None, shapes))
