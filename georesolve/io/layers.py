@@ -5,24 +5,30 @@ another CRS is transformed.
 """
 
 import json
+import os
 import struct
+import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from georesolve.io.columns import Reading
 from georesolve.io.crs import degrees_from, in_degrees
-from georesolve.io.errors import InvalidInput, InvalidOption, UnsupportedFormat
+from georesolve.io.errors import InvalidInput, InvalidOption, UnsupportedFormat, wrong
 from georesolve.io.extras import needed
-from georesolve.io.formats import BATCH_ROWS, SHAPEFILE, Source, Table
+from georesolve.io.formats import BATCH_ROWS, SHAPEFILE, BadCell, Source, Table, bad_cells
 
 _PURPOSE = "a GeoPackage, a FlatGeobuf or a shapefile"
 _ZIP = b"PK"
+_WITHOUT_ZONE = [pa.timestamp(unit) for unit in ("s", "ms", "us", "ns")]
+_OFFSET = r"(?:Z|[+-]\d\d(?::?\d\d)?)$"
 _JOURNAL_MODE = 18
 """Where a file of SQLite says with two bytes whether it has a write-ahead log: 2, or 1."""
 # What zipfile raises of one that is malformed, encrypted or packed in a way that it does not know.
@@ -59,22 +65,37 @@ def read_layer(source: Source) -> Table:
     raw = needed("pyogrio.raw", "gis", _PURPOSE)
     errors = needed("pyogrio.errors", "gis", _PURPOSE)
     path = _opened_at(source)
+    losses = _of_journal(source.path)
     try:
-        layer = _layer(source, path)
-        with ExitStack() as stack:
-            meta, reader = stack.enter_context(
-                raw.open_arrow(path, layer=layer, batch_size=BATCH_ROWS, use_pyarrow=True)
-            )
-            opened = stack.pop_all()
+        with warnings.catch_warnings():
+            if losses:
+                # GDAL warns, too, that it leaves out the log.
+                warnings.simplefilter("ignore", RuntimeWarning)
+            layer = _layer(source, path)
+            opening = partial(raw.open_arrow, path, layer, batch_size=BATCH_ROWS, use_pyarrow=True)
+            with opening() as (meta, reader):
+                schema = reader.schema
+            # GDAL decodes text of another encoding only where the encoding is named.
+            if meta["encoding"] not in (None, "UTF-8"):
+                opening = partial(opening, encoding=meta["encoding"])
+            clocks = [field.name for field in schema if field.type in _WITHOUT_ZONE]
+            zoned = _zoned(source, opening, clocks) if clocks else []
+            with ExitStack() as stack:
+                meta, reader = stack.enter_context(opening(datetime_as_string=bool(zoned)))
+                opened = stack.pop_all()
     except (errors.DataSourceError, errors.DataLayerError) as error:
         text = str(error).replace(path, source.file).replace(str(source.path), source.file)
         raise InvalidInput(
             f"{source.file}: not a readable layer: the file may be damaged or cut off, so save it "
             f"again; GDAL says: {text[:500]}"
         ) from None
+    for name in zoned:
+        at = schema.get_field_index(name)
+        schema = schema.set(at, schema.field(at).with_type(pa.timestamp("ms", "UTC")))
+    batches = _checked(opened, reader, schema, source)
     column = meta["geometry_name"] or "wkb_geometry"
-    if column not in reader.schema.names:
-        return Table(reader.schema, _batches(opened, reader, column, None))
+    if column not in schema.names:
+        return Table(schema, batches, warnings=losses)
     transformer = None
     about: dict[str, Any] = {"encoding": "WKB", "geometry_types": []}
     if meta["geometry_type"] not in (None, "Unknown"):
@@ -83,16 +104,19 @@ def read_layer(source: Source) -> Table:
         about["crs"] = None
     else:
         transformer = degrees_from(crs, source.file)
+    if transformer is not None:
+        transformer.warnings += losses
+        losses, batches = transformer.warnings, in_degrees(batches, column, transformer)
     geo = {"version": "1.1.0", "primary_column": column, "columns": {column: about}}
-    schema = reader.schema.with_metadata({"geo": json.dumps(geo)})
-    return Table(schema, _batches(opened, reader, column, transformer))
+    return Table(schema.with_metadata({"geo": json.dumps(geo)}), batches, warnings=losses)
 
 
 def _opened_at(source: Source) -> str:
     """What GDAL opens: a file, or the shapefiles of a folder of a ZIP archive."""
     with source.path.open("rb") as handle:
         head = handle.read(len(SHAPEFILE))
-    if head == SHAPEFILE and not source.path.with_suffix(".shx").exists():
+    indexes = (source.path.with_suffix(suffix) for suffix in (".shx", ".SHX"))
+    if head == SHAPEFILE and not any(index.exists() for index in indexes):
         raise InvalidInput(
             f"{source.file}: a shapefile is several files, .shp, .shx, .dbf and .prj: give them "
             "as one ZIP archive"
@@ -151,8 +175,85 @@ def _layer(source: Source, path: str) -> str:
     )
 
 
-def _batches(
-    opened: ExitStack, reader: pa.RecordBatchReader, column: str, transformer: Any
+def _of_journal(path: Path) -> list[str]:
+    """Warning about a GeoPackage whose write-ahead log SQLite cannot read, if it has one.
+
+    To read the log, SQLite writes to the folder of the database.
+    """
+    log = Path(f"{path}-wal")
+    if not log.exists() or not log.stat().st_size or os.access(path.parent, os.W_OK):
+        return []
+    return [
+        f"{path.name}: its newest rows may be missing: they are in {log.name}, which cannot be "
+        "read in a folder that cannot be written to. Close the programs that have the file open, "
+        "or copy both files elsewhere"
+    ]
+
+
+def _zoned(source: Source, opening: Callable[..., Any], columns: list[str]) -> list[str]:
+    """Columns of times that say their offset from UTC, of which GDAL else gives the clock alone.
+
+    A column in which some times say none is refused.
+    """
+    firsts: dict[str, dict[bool, int]] = {name: {} for name in columns}
+    row = 0
+    with opening(columns=columns, read_geometry=False, datetime_as_string=True) as (_, reader):
+        for batch in reader:
+            for name, first in firsts.items():
+                has_offset = pc.match_substring_regex(batch[name], _OFFSET)
+                for is_zoned in {True, False} - first.keys():
+                    if (at := pc.index(has_offset, is_zoned).as_py()) >= 0:
+                        first[is_zoned] = row + at
+            row += batch.num_rows
+    for name, first in firsts.items():
+        if len(first) > 1:
+            detail = f"its time has no offset from UTC, and that of row {first[True]} has one"
+            message = (
+                f"the column {name!r}: row {first[False]}: {detail}: give all of them one, or none"
+            )
+            raise wrong(source.file, detail, message, column=name, row=first[False])
+    return [name for name, first in firsts.items() if True in first]
+
+
+def _checked(
+    opened: ExitStack, reader: pa.RecordBatchReader, schema: pa.Schema, source: Source
 ) -> Iterator[pa.RecordBatch]:
+    """Batches of a layer in their types, whose text is UTF-8."""
+    row = 0
     with opened:
-        yield from reader if transformer is None else in_degrees(reader, column, transformer)
+        for batch in reader:
+            try:
+                batch.validate(full=True)
+            except pa.ArrowInvalid:
+                raise _undecoded(batch, row, source) from None
+            row += batch.num_rows
+            columns = [
+                array if array.type == field.type else _times(array, field.type)
+                for array, field in zip(batch.columns, schema, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _times(texts: pa.Array, type: pa.TimestampType) -> pa.Array:
+    """Times in the text of ISO 8601; of a format that has UTC alone they need not say so."""
+    if type.tz is not None:
+        has_offset = pc.match_substring_regex(texts, _OFFSET)
+        texts = pc.if_else(has_offset, texts, pc.binary_join_element_wise(texts, "Z", ""))
+    return texts.cast(type)
+
+
+def _undecoded(batch: pa.RecordBatch, first_row: int, source: Source) -> InvalidInput:
+    """Refusal of text that is not UTF-8, with its first places."""
+    cells = []
+    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+        if not pa.types.is_string(array.type):
+            continue
+        for row, value in enumerate(array.cast(pa.binary()).to_pylist(), first_row):
+            text = (value or b"").decode(errors="replace")
+            if text.encode() != (value or b""):
+                cells.append(BadCell(name, row, f"the value {text[:80]!r} is not UTF-8"))
+    if not cells:
+        return InvalidInput(f"{source.file}: not a readable layer: save it again")
+    refusal = bad_cells(source, cells, len({cell.row for cell in cells}))
+    advice = "save the layer as UTF-8, or correct the .cpg of a shapefile (ISO-8859-1 for Latin-1)"
+    return InvalidInput(f"{refusal.detail}: {advice}", refusal.errors)

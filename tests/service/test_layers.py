@@ -2,12 +2,16 @@
 
 import gzip
 import io
+import json
 import sqlite3
+import struct
 import zipfile
 
 import geopandas
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+import pyogrio.raw
 import pytest
 import shapely
 
@@ -214,3 +218,87 @@ def test_geoparquet_of_any_crs_is_registered(service):
         np.testing.assert_allclose([row["geometry_lat"] for row in rows], LAT, atol=1e-9)
         np.testing.assert_allclose([row["geometry_lon"] for row in rows], LON, atol=1e-9)
         service.delete(f"/datasets/{made['id']}")
+
+
+ARC = struct.pack("<BII", 1, 8, 3) + struct.pack("<6d", 9, 50, 9, 51, 10, 50)
+CUT_OFF = shapely.to_wkb(shapely.box(9, 50, 10, 51))[:-3]
+
+
+def as_geoparquet(wkb, folder):
+    geo = {"primary_column": "g", "columns": {"g": {"encoding": "WKB", "geometry_types": []}}}
+    table = pa.table({"g": pa.array(wkb, pa.binary())})
+    pq.write_table(table.replace_schema_metadata({"geo": json.dumps(geo)}), folder / "x.parquet")
+    return folder / "x.parquet"
+
+
+def as_layer(wkb, folder, suffix):
+    table = pa.table({"geom": pa.array(wkb, pa.binary())})
+    named = {"geometry_name": "geom", "geometry_type": "Unknown", "crs": "EPSG:4326"}
+    driver, options = NAMES[suffix], {"SPATIAL_INDEX": "NO"} if suffix == "fgb" else {}
+    pyogrio.raw.write_arrow(table, folder / f"x.{suffix}", driver=driver, **named, **options)
+    return folder / f"x.{suffix}"
+
+
+@pytest.mark.parametrize("flawed", [ARC, CUT_OFF], ids=["curve", "cut off"])
+@pytest.mark.parametrize("suffix", ["parquet", "gpkg", "fgb"])
+@pytest.mark.parametrize("role", ["observations", "references"])
+def test_a_row_without_a_geometry_is_refused_or_kept(service, tmp_path, role, suffix, flawed):
+    if flawed == CUT_OFF and suffix != "parquet":
+        pytest.skip("GDAL writes no such layer")
+    wkb = [shapely.to_wkb(shapely.Point(9, 50)), flawed]
+    path = as_geoparquet(wkb, tmp_path) if suffix == "parquet" else as_layer(wkb, tmp_path, suffix)
+    other = {"observations": "references", "references": "observations"}[role]
+    sent = {role: (path.name, path.read_bytes()), other: ("x.csv", b"lat,lon\n50,9\n")}
+    refused = service.post("/resolve", files=sent)
+    assert refused.status_code == 400
+    assert refused.json()["errors"][0]["row"] == 1
+    answer = service.post("/resolve", files=sent, data={"on_invalid": "null", "columns": "*"})
+    rows = pq.read_table(io.BytesIO(answer.raise_for_status().content)).to_pylist()
+    assert (rows[0]["status"], rows[0]["distance_m"]) == ("matched", 0)
+    assert [row["status"] for row in rows[1:]] in ([], ["invalid_coordinate"])
+
+
+def test_a_job_reports_warnings_of_its_files(service, tmp_path):
+    ring = shapely.Polygon([(172, -33), (-179, -37), (-174, -44), (170, -53)])
+    path = as_layer([shapely.to_wkb(ring)], tmp_path, "fgb")
+    prj = (
+        'GEOGCS["Old",DATUM["Old datum",SPHEROID["Airy 1830",6377563.396,299.3249646]],'
+        'PRIMEM["Greenwich",0],UNIT["Degree",0.0174532925199433]]'
+    )
+    frame(LAT, LON, 4326).set_crs(prj, allow_override=True).to_file(tmp_path / "o.gpkg")
+    quoted = b'lat,lon,text\n-41,174,"a\n-41,174,b"\n'
+    for observations, words in (
+        ((tmp_path / "o.gpkg").read_bytes(), "ballpark"),
+        (quoted, "They start in line 2"),
+    ):
+        sent = {
+            "observations": ("o.gpkg" if words == "ballpark" else "o.csv", observations),
+            "references": ("x.fgb", path.read_bytes()),
+        }
+        made = service.post("/resolve", files=sent, headers={"Prefer": "respond-async"})
+        job = finished(service, made)
+        remarks = " ".join(job["report"]["remarks"])
+        assert words in remarks
+        assert "references: 1 rows have an edge of more than 180 degrees" in remarks
+
+
+def test_text_that_is_not_utf_8_is_refused(service, tmp_path):
+    layer = frame(LAT, LON, 4326).assign(name="Köln")
+    layer.to_file(tmp_path / "x.shp", encoding="cp1252")
+    for cpg in ("UTF-8", None):
+        (tmp_path / "x.cpg").unlink(missing_ok=True)
+        if cpg:
+            (tmp_path / "x.cpg").write_text(cpg)
+        sink = io.BytesIO()
+        with zipfile.ZipFile(sink, "w") as archive:
+            for part in tmp_path.iterdir():
+                archive.write(part, part.name)
+        sent = {name: ("x.zip", sink.getvalue()) for name in ("observations", "references")}
+        answer = service.post("/resolve", files=sent, data={"columns": "name"})
+        if cpg:
+            assert answer.status_code == 400
+            place = answer.json()["errors"][0]
+            assert (place["column"], place["row"]) == ("name", 0)
+        else:
+            table = pq.read_table(io.BytesIO(answer.raise_for_status().content))
+            assert set(table["reference_name"].to_pylist()) == {"Köln"}

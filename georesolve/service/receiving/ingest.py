@@ -18,6 +18,7 @@ import pyarrow as pa
 from georesolve.io.columns import Reading, find_columns
 from georesolve.io.datasets import Dataset
 from georesolve.io.formats import Source, format_of
+from georesolve.io.geojson import has_no_text, json_column
 from georesolve.io.layers import close_journal, refuse_layer
 from georesolve.io.local_files import sync
 from georesolve.io.normalized import canonicalise
@@ -228,8 +229,9 @@ def _any_values(values: list[Any], name: str, place: Place) -> pa.Array:
             detail = "points have numbers, texts, true, false and null"
             raise _refusal(name, row, place, detail)
     try:
-        array = pa.array(values)
-    except (pa.ArrowException, OverflowError) as error:
-        detail = f"from {place(errors.step(name), 0)} on: values of different kinds: {error}"
-        raise errors.InvalidInput(detail) from error
+        array = json_column(values)
+    except UnicodeEncodeError:
+        row = next(row for row, value in enumerate(values) if has_no_text(value))
+        detail = "half of a surrogate pair, which is no character: mend the text"
+        raise _refusal(name, row, place, detail) from None
     return array.cast(pa.string()) if pa.types.is_null(array.type) else array
