@@ -60,10 +60,10 @@ def test_a_datum_that_proj_knows_gives_none(table_of, crs):
     table, options = table_of(crs)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
-        found = georesolve.nearest(
+        result = georesolve.nearest(
             KNOWN, table, **{f"reference_{k}": v for k, v in options.items()}
         )
-    assert found["distance_m"][0] < 200
+    assert result["distance_m"][0] < 200
 
 
 def test_rows_outside_of_the_area_of_a_datum_give_a_warning():

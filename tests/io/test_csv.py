@@ -20,8 +20,8 @@ def test_quotes_that_may_have_swallowed_rows_give_a_warning(tmp_path, separator,
     path = tmp_path / "x.csv"
     path.write_text("".join(separator.join(map(str, row)) + "\n" for row in rows))
     with pytest.warns(UserWarning, match="1 rows have a quoted value.*start in line 4\\. "):
-        found = georesolve.nearest(path, HERE)
-    assert found.num_rows == 9 - swallowed + 1
+        result = georesolve.nearest(path, HERE)
+    assert result.num_rows == 9 - swallowed + 1
 
 
 @given(st.lists(st.text('a,\n"', max_size=12), min_size=1, max_size=4))

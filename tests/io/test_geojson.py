@@ -25,10 +25,10 @@ def collection(*features, **members):
     return {"type": "FeatureCollection", "features": features, **members}
 
 
-def carried(path, *names):
-    found = georesolve.nearest(path, ORIGIN, observation_columns=[*names])
-    found.validate(full=True)
-    return [found[f"observation_{name}"] for name in names]
+def carry(path, *names):
+    result = georesolve.nearest(path, ORIGIN, observation_columns=[*names])
+    result.validate(full=True)
+    return [result[f"observation_{name}"] for name in names]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_sequences_of_features(tmp_path, rows, suffix, separators):
     texts = [json.dumps(feature(i, name=f"ä{i}"), ensure_ascii=False) for i in range(rows)]
     path = tmp_path / f"x.{suffix}"
     path.write_text("".join(before + text + behind for text in texts), newline="")
-    assert carried(path, "name")[0].to_pylist() == [f"ä{i}" for i in range(rows)]
+    assert carry(path, "name")[0].to_pylist() == [f"ä{i}" for i in range(rows)]
     assert georesolve.nearest(ORIGIN, path)["distance_m"][0] == 0
 
 
@@ -119,7 +119,7 @@ def is_same(one, other):
 @example([2**64])
 @example([{}, {}])
 def test_properties_keep_their_values(values):
-    """As one type that holds them all, or as text."""
+    """One type holds them all, or they are text."""
     array = json_column(values)
     array.validate(full=True)
     assert len(array) == len(values)
@@ -155,11 +155,11 @@ def test_mixed_properties_of_a_file(tmp_path):
     features = [{**feature(i, v=value), "id": i or "a"} for i, value in enumerate(values)]
     path.write_text(json.dumps(collection(*features)))
     expected = ["12", "unknown", "1.5", "true", None, '[1, {"ß": 2}]', "1180591620717411303424"]
-    found, ids = carried(path, "v", "id")
-    assert found.to_pylist() == expected
+    result, ids = carry(path, "v", "id")
+    assert result.to_pylist() == expected
     assert ids.to_pylist() == ["a", *map(str, range(1, 7))]
-    found = georesolve.nearest({"lat": [0.0], "lon": [3.0]}, path, columns=["v"])
-    assert found["reference_v"].tolist() == ["true"]
+    result = georesolve.nearest({"lat": [0.0], "lon": [3.0]}, path, columns=["v"])
+    assert result["reference_v"].tolist() == ["true"]
 
 
 @pytest.mark.parametrize(
@@ -194,9 +194,9 @@ def test_a_broken_geometry_is_named_or_kept(tmp_path, geometry, why):
     for one in (sets, sets[::-1])[: 2 if geometry["type"] == "Point" else 1]:
         with pytest.raises(georesolve.InvalidInput, match=f"row 1.*{why}"):
             georesolve.nearest(*one)
-        found = georesolve.nearest(*one, on_invalid="null")
+        result = georesolve.nearest(*one, on_invalid="null")
         if one is sets:
-            assert found["reference"][0] == 0
+            assert result["reference"][0] == 0
         else:
-            status = found["status"].to_pylist()
+            status = result["status"].to_pylist()
             assert status == ["matched", "invalid_coordinate", "matched"]

@@ -71,7 +71,7 @@ def test_logical_types_of_parquet_keep_their_edges(tmp_path, edges, stored):
     assert distances(path).tobytes() == expected.tobytes()
     other = {"planar": "spherical", "spherical": "planar"}[edges]
     assert distances(path, edges=other)[0] != expected[0]
-    # A program that knows the type has it instead of its storage.
+    # Programs may have registered the type.
     pa.register_extension_type(Wkb())
     try:
         assert distances(path).tobytes() == expected.tobytes()
@@ -92,11 +92,11 @@ def test_logical_types_of_parquet_keep_their_crs(tmp_path, crs):
             georesolve.nearest(path, path)
         return
     for sets in ((path, {"lat": [50.0, 51.0], "lon": [9.0, 10.0]}), (HERE, path)):
-        found = georesolve.nearest(*sets)
+        result = georesolve.nearest(*sets)
         expected = georesolve.nearest(
             *({"lat": points.y, "lon": points.x} if one is path else one for one in sets)
         )
-        np.testing.assert_allclose(found["distance_m"], expected["distance_m"], atol=1e-3)
+        np.testing.assert_allclose(result["distance_m"], expected["distance_m"], atol=1e-3)
 
 
 def test_of_several_geometry_columns_one_is_named(tmp_path):
@@ -150,12 +150,12 @@ def test_a_row_without_a_geometry_is_named_or_kept(tmp_path, role, table_of, fla
     with pytest.raises(georesolve.InvalidInput, match=f"row 2.*{why}") as refused:
         georesolve.nearest(*sets, **options)
     assert refused.value.errors[0]["row"] == 2
-    found = georesolve.nearest(*sets, on_invalid="null", **options)
+    result = georesolve.nearest(*sets, on_invalid="null", **options)
     if role == "observation":
-        status = found["status"].to_pylist() if isinstance(found, pa.Table) else found["status"]
+        status = result["status"].to_pylist() if isinstance(result, pa.Table) else result["status"]
         assert [one == "matched" for one in status] == [True, False, False, True, False]
     else:
-        assert set(found["reference"]) <= {0, 3}
+        assert set(result["reference"]) <= {0, 3}
 
 
 @given(st.lists(st.sampled_from([None, *range(len(FLAWED)), "point", "box"]), max_size=30))
@@ -176,8 +176,8 @@ def test_vertices_that_are_not_numbers_are_refused_without_other_warnings():
     table = pa.table({"g": pa.array([shapely.to_wkb(shapely.Point(9, 9)), line], pa.binary())})
     with pytest.raises(georesolve.InvalidInput, match=r"row 1 holds no shape.*longitude nan"):
         georesolve.nearest(HERE, table, reference_geometry="g")
-    found = georesolve.nearest(HERE, table, reference_geometry="g", on_invalid="null")
-    assert set(found["reference"]) == {0}
+    result = georesolve.nearest(HERE, table, reference_geometry="g", on_invalid="null")
+    assert set(result["reference"]) == {0}
 
 
 @pytest.mark.parametrize("on_invalid", ["error", "null"])
@@ -199,7 +199,7 @@ def test_native_geoarrow_with_a_ring_of_one_edge(on_invalid):
 def test_wide_edges_give_a_warning(vertices):
     line = shapely.LineString(vertices)
     spans = [abs(b[0] - a[0]) for a, b in itertools.pairwise(vertices)]
-    # Where no axes look swapped.
+    # No axes look swapped from here.
     here = {"lat": [0.5], "lon": [0.5]}
     is_narrow = max(x for x, _ in vertices) - min(x for x, _ in vertices) <= 360
     table = pa.table({"g": pa.array(shapely.to_wkb([shapely.Point(9, 9), line]), pa.binary())})

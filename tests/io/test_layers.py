@@ -35,10 +35,10 @@ def layer(path, **columns):
     return path
 
 
-def carried(path, *names):
-    found = georesolve.nearest(path, ORIGIN, observation_columns=[*names])
-    found.validate(full=True)
-    return [found[f"observation_{name}"] for name in names]
+def carry(path, *names):
+    result = georesolve.nearest(path, ORIGIN, observation_columns=[*names])
+    result.validate(full=True)
+    return [result[f"observation_{name}"] for name in names]
 
 
 @pytest.mark.filterwarnings("ignore:Non-conformant content:RuntimeWarning")
@@ -61,7 +61,7 @@ def test_times_keep_their_offsets(tmp_path_factory, suffix, times):
     ]
     columns = {"at": pd.Series(stamps, dtype=object), "n": range(len(times))}
     path = layer(folder / f"x.{suffix}", **columns)
-    at, n = carried(path, "at", "n")
+    at, n = carry(path, "at", "n")
     assert at.type == pa.timestamp("ms", "UTC")
     assert at.to_pylist() == [one if one is None else one.tz_convert("UTC") for one in stamps]
     assert n.to_pylist() == [*range(len(times))]
@@ -69,19 +69,19 @@ def test_times_keep_their_offsets(tmp_path_factory, suffix, times):
 
 def test_times_without_an_offset_stay_without(tmp_path):
     at = pd.to_datetime(["2020-03-29 02:30", None])
-    [found] = carried(layer(tmp_path / "x.fgb", at=at), "at")
-    assert found.type == pa.timestamp("ms")
-    assert found.to_pylist() == [at[0], None]
+    [result] = carry(layer(tmp_path / "x.fgb", at=at), "at")
+    assert result.type == pa.timestamp("ms")
+    assert result.to_pylist() == [at[0], None]
 
 
 def test_times_of_which_some_have_an_offset_are_refused(tmp_path):
     at = pd.Series([pd.Timestamp(2020, 1, 1), pd.Timestamp(2020, 1, 1, tz="UTC")], dtype=object)
     with pytest.raises(georesolve.InvalidInput, match="'at': row 0: its time has no offset"):
-        carried(layer(tmp_path / "x.fgb", at=at), "at")
+        carry(layer(tmp_path / "x.fgb", at=at), "at")
 
 
 def shapefile(folder, texts, encoding, cpg):
-    """A shapefile of a column `name` whose bytes are in an encoding, whatever its .cpg says."""
+    """A shapefile of a column `name` in an encoding, which its .cpg may contradict."""
     folder.mkdir()
     points = [shapely.Point(i, 0) for i in range(len(texts))]
     frame = geopandas.GeoDataFrame({"name": texts}, geometry=points, crs=4326)
@@ -103,7 +103,7 @@ def test_text_of_shapefiles_is_in_the_encoding_of_its_cpg_or_latin_1(tmp_path, e
         for part in path.parent.iterdir():
             packed.write(part, part.name)
     for one in (path, archive):
-        assert carried(one, "name")[0].to_pylist() == texts
+        assert carry(one, "name")[0].to_pylist() == texts
 
 
 def test_text_that_is_not_utf_8_is_refused(tmp_path):
@@ -133,7 +133,7 @@ def test_suffixes_in_capitals(tmp_path, capitals):
         if part.suffix.upper() in capitals.split():
             part.rename(part.with_suffix(part.suffix.upper()))
     [path] = [one for one in tmp_path.iterdir() if one.suffix.lower() == ".shp"]
-    assert carried(path, "name")[0].to_pylist() == ["Málaga", "Łódź"]
+    assert carry(path, "name")[0].to_pylist() == ["Málaga", "Łódź"]
 
 
 @pytest.mark.parametrize("suffix", ["gpkg", "fgb"])
@@ -155,8 +155,8 @@ def test_curves_of_layers(tmp_path, suffix, role):
     sets = (path, ORIGIN) if role == "observation" else (ORIGIN, path)
     with pytest.raises(georesolve.InvalidInput, match="row 1 holds no shape: it is a curve"):
         georesolve.nearest(*sets)
-    found = georesolve.nearest(*sets, on_invalid="null")
-    status = found["status"].to_pylist() if role == "observation" else [*found["status"]]
+    result = georesolve.nearest(*sets, on_invalid="null")
+    status = result["status"].to_pylist() if role == "observation" else [*result["status"]]
     assert status[0] == "matched"
     assert status[1:] in ([], ["invalid_coordinate"])
 
@@ -180,7 +180,7 @@ os._exit(0)
 
 
 def test_rows_in_the_log_of_a_geopackage_are_read(tmp_path):
-    assert carried(with_log(tmp_path), "name")[0].to_pylist() == ["old", "new"]
+    assert carry(with_log(tmp_path), "name")[0].to_pylist() == ["old", "new"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="drops the rights of root")
@@ -198,7 +198,7 @@ def test_rows_in_a_log_that_cannot_be_read_give_a_warning(tmp_path):
             try:
                 os.setresuid(*[pwd.getpwnam("nobody").pw_uid] * 3)
                 with pytest.warns(UserWarning, match=r"may be missing: they are in x\.gpkg-wal"):
-                    [names] = carried(folder / "x.gpkg", "name")
+                    [names] = carry(folder / "x.gpkg", "name")
                 status = names.to_pylist() != ["old"]
             finally:
                 os._exit(status)

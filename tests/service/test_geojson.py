@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import shapely
 
-from tests.conftest import finished, points, run_nearest, wait_until
+from tests.conftest import finished, look_up, points, run_nearest, wait_until
 from tests.service.test_geoparquet import BOXES, POINTS, table
 from tests.service.test_jobs import files_of
 from tests.service.test_results import finished_job, resolve
@@ -208,3 +208,45 @@ def test_carried_geometries_are_well_known_text(service, suffix):
     ):
         read = shapely.from_wkt([row[name] for row in rows])
         assert shapely.equals_exact(read, shapes, 0).all(), name
+
+
+@pytest.mark.parametrize("values", [[12, "unknown"], [True, 1], [2**64, 1], [2**53 + 1, 0.5]])
+def test_values_of_several_types_are_text(service, values):
+    """In a file, and in the arrays and the records of a small request."""
+    features = [
+        {
+            "type": "Feature",
+            "properties": {"v": value},
+            "geometry": {"type": "Point", "coordinates": [0, i]},
+        }
+        for i, value in enumerate(values)
+    ]
+    expected = [one if isinstance(one, str) else json.dumps(one) for one in values]
+    lines = "".join(f"\x1e{json.dumps(feature)}\n" for feature in features).encode()
+    for name, content in (("x.geojson", lines), ("x.geojsons", lines)):
+        uploads = dict.fromkeys(("observations", "references"), (name, content))
+        answer = service.post("/resolve", files=uploads, data={"columns": "v"})
+        table = pq.read_table(io.BytesIO(answer.raise_for_status().content))
+        assert table["reference_v"].to_pylist() == expected
+    arrays = {"lat": [0, 1], "lon": [0, 0], "v": values}
+    records = [dict(zip(arrays, row, strict=True)) for row in zip(*arrays.values(), strict=True)]
+    for table in (arrays, records):
+        body = {"observations": table, "references": table, "columns": ["v"]}
+        answer = look_up(service, body).raise_for_status()
+        table = pq.read_table(io.BytesIO(answer.content))
+        assert table["reference_v"].to_pylist() == expected
+
+
+def test_half_of_a_surrogate_pair_is_refused(service):
+    point = {"type": "Point", "coordinates": [0, 0]}
+    feature = {"type": "Feature", "properties": {"v": "\ud800"}, "geometry": point}
+    document = {"type": "FeatureCollection", "features": [feature]}
+    uploads = {"observations": ("x.geojson", json.dumps(document).encode())}
+    uploads["references"] = ("x.csv", b"lat,lon\n0,0\n")
+    answer = service.post("/resolve", files=uploads)
+    assert answer.status_code == 400
+    assert answer.json()["errors"][0] | {"column": "v", "row": 0} == answer.json()["errors"][0]
+    arrays = {"lat": [0], "lon": [0], "v": ["\ud800"]}
+    body = json.dumps({"observations": arrays, "references": {"lat": [0], "lon": [0]}})
+    headers = {"Content-Type": "application/json"}
+    assert service.post("/nearest", content=body, headers=headers).status_code in (400, 422)

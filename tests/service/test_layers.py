@@ -16,7 +16,7 @@ import pytest
 import shapely
 
 from tests import oracle
-from tests.conftest import sphere
+from tests.conftest import finished, sphere
 
 # Within the reach of UTM 32.
 LAT, LON = 50 + sphere(60, 5)[0] / 30, 9 + sphere(60, 6)[1] / 90
@@ -248,19 +248,19 @@ def test_a_row_without_a_geometry_is_refused_or_kept(service, tmp_path, role, su
     wkb = [shapely.to_wkb(shapely.Point(9, 50)), flawed]
     path = as_geoparquet(wkb, tmp_path) if suffix == "parquet" else as_layer(wkb, tmp_path, suffix)
     other = {"observations": "references", "references": "observations"}[role]
-    sent = {role: (path.name, path.read_bytes()), other: ("x.csv", b"lat,lon\n50,9\n")}
-    refused = service.post("/resolve", files=sent)
+    uploads = {role: (path.name, path.read_bytes()), other: ("x.csv", b"lat,lon\n50,9\n")}
+    refused = service.post("/resolve", files=uploads)
     assert refused.status_code == 400
     assert refused.json()["errors"][0]["row"] == 1
-    answer = service.post("/resolve", files=sent, data={"on_invalid": "null", "columns": "*"})
+    answer = service.post("/resolve", files=uploads, data={"on_invalid": "null", "columns": "*"})
     rows = pq.read_table(io.BytesIO(answer.raise_for_status().content)).to_pylist()
     assert (rows[0]["status"], rows[0]["distance_m"]) == ("matched", 0)
     assert [row["status"] for row in rows[1:]] in ([], ["invalid_coordinate"])
 
 
 def test_a_job_reports_warnings_of_its_files(service, tmp_path):
-    ring = shapely.Polygon([(172, -33), (-179, -37), (-174, -44), (170, -53)])
-    path = as_layer([shapely.to_wkb(ring)], tmp_path, "fgb")
+    zone = shapely.Polygon([(172, -33), (-179, -37), (-174, -44), (170, -53)])
+    path = as_layer([shapely.to_wkb(zone)], tmp_path, "fgb")
     prj = (
         'GEOGCS["Old",DATUM["Old datum",SPHEROID["Airy 1830",6377563.396,299.3249646]],'
         'PRIMEM["Greenwich",0],UNIT["Degree",0.0174532925199433]]'
@@ -271,15 +271,16 @@ def test_a_job_reports_warnings_of_its_files(service, tmp_path):
         ((tmp_path / "o.gpkg").read_bytes(), "ballpark"),
         (quoted, "They start in line 2"),
     ):
-        sent = {
+        uploads = {
             "observations": ("o.gpkg" if words == "ballpark" else "o.csv", observations),
             "references": ("x.fgb", path.read_bytes()),
         }
-        made = service.post("/resolve", files=sent, headers={"Prefer": "respond-async"})
-        job = finished(service, made)
-        remarks = " ".join(job["report"]["remarks"])
-        assert words in remarks
-        assert "references: 1 rows have an edge of more than 180 degrees" in remarks
+        headers = {"Prefer": "respond-async"}
+        location = service.post("/resolve", files=uploads, headers=headers).headers["Location"]
+        assert finished(service, location)["status"] == "successful"
+        text = " ".join(service.get(f"{location}/report").json()["remarks"])
+        assert words in text
+        assert "references: 1 rows have an edge of more than 180 degrees" in text
 
 
 def test_text_that_is_not_utf_8_is_refused(service, tmp_path):
@@ -293,8 +294,8 @@ def test_text_that_is_not_utf_8_is_refused(service, tmp_path):
         with zipfile.ZipFile(sink, "w") as archive:
             for part in tmp_path.iterdir():
                 archive.write(part, part.name)
-        sent = {name: ("x.zip", sink.getvalue()) for name in ("observations", "references")}
-        answer = service.post("/resolve", files=sent, data={"columns": "name"})
+        uploads = {name: ("x.zip", sink.getvalue()) for name in ("observations", "references")}
+        answer = service.post("/resolve", files=uploads, data={"columns": "name"})
         if cpg:
             assert answer.status_code == 400
             place = answer.json()["errors"][0]
