@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageColor
 
-from georesolve.workers.results.distances import PERCENTS, Distances
+from georesolve.workers.results.distances import PERCENTS, Distances, fine_bins
 from georesolve.workers.tiles.map_files import Square
 
 _COLOURS = 64
@@ -48,10 +48,29 @@ def scale_of(distances: Distances, *, is_count: bool) -> Scale:
     # A tenth of a second to load, for processes that draw.
     from bokeh.palettes import viridis
 
+    if not found:
+        return Scale([], [], _UNMATCHED, _LEAST_ALPHA)
     at = np.linspace(0, 100, _COLOURS, endpoint=False)
-    starts = np.interp(at, PERCENTS, found) if found else np.empty(0)
-    colours = [colour.lower() for colour in viridis(starts.size)]
-    return Scale(colours, starts.tolist(), _UNMATCHED, _LEAST_ALPHA)
+    starts, numbers = _without_ties(np.interp(at, PERCENTS, found))
+    shown = starts <= found[-1]
+    colours = [viridis(_COLOURS)[number].lower() for number in numbers[shown]]
+    return Scale(colours, starts[shown].tolist(), _UNMATCHED, _LEAST_ALPHA)
+
+
+def _without_ties(starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return starts that differ, and the number of the colour of each.
+
+    Equal distances have the first colour of those that begin with them, and greater ones the last:
+    a distance of 0 is no distance of the next percentile.
+    """
+    begins, ends = fine_bins(starts)
+    begins[0] = starts[0]
+    is_first = np.append(True, begins[1:] >= ends[:-1])
+    is_last = np.append(is_first[1:], True)
+    starts = np.where(is_last & ~is_first, ends, begins)
+    numbers = np.flatnonzero(is_first | is_last)
+    numbers = numbers[np.append(np.diff(starts[numbers]) > 0, True)]
+    return starts[numbers], numbers
 
 
 @cache
