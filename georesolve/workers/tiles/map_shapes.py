@@ -44,8 +44,7 @@ def shapes_in(points: Dataset, view: View) -> tuple[int | None, list[str]]:
         rows.append(at[is_there])
     drawn, reference = np.concatenate(found), np.concatenate(rows)
     # Where there are too many, the largest are seen best.
-    low, high = shapely.bounds(drawn).reshape(-1, 2, 2).swapaxes(0, 1)
-    order = np.argsort(-np.hypot(*(high - low).T), kind="stable")
+    order = np.argsort(-_sizes(drawn), kind="stable")
     fits = shapely.get_num_coordinates(drawn)[order].cumsum() <= _MOST_POINTS
     short = shapely.set_precision(drawn[order[fits]], _GRID_DEG, "pointwise")
     texts = shapely.to_geojson(short)
@@ -64,9 +63,31 @@ def _simplified(shapes: np.ndarray, view: View) -> np.ndarray:
         # What is cut off ends beyond what is seen.
         shapes = shapely.clip_by_rect(shapes, west - wide, south - high, east + wide, north + high)
     plain = shapely.simplify(shapes, wide / _PIXELS, preserve_topology=False)
-    # What is smaller than a pixel.
-    drawn: np.ndarray = np.where(shapely.is_empty(plain), shapely.envelope(shapes), plain)
+    # Polygons smaller than a pixel became empty.
+    drawn: np.ndarray = np.where(shapely.is_empty(plain), _boxes(shapes), plain)
     return drawn
+
+
+def _boxes(shapes: np.ndarray) -> np.ndarray:
+    """Return bounding boxes, one for each part: islands on both sides of 180 degrees are small."""
+    boxes: np.ndarray = shapely.envelope(shapes)
+    has_parts = shapely.get_num_geometries(shapes) > 1
+    parts, owners = shapely.get_parts(shapes[has_parts], return_index=True)
+    parts = shapely.envelope(parts)
+    are_areas = shapely.get_dimensions(parts) > _LINE
+    boxes[has_parts] = shapely.multipolygons(
+        parts[are_areas], indices=owners[are_areas], out=boxes[has_parts]
+    )
+    return boxes
+
+
+def _sizes(shapes: np.ndarray) -> np.ndarray:
+    """Return the diagonal of the largest part of each shape, in degrees."""
+    parts, owners = shapely.get_parts(shapes, return_index=True)
+    low, high = shapely.bounds(parts).reshape(-1, 2, 2).swapaxes(0, 1)
+    sizes = np.zeros(len(shapes))
+    np.maximum.at(sizes, owners, np.hypot(*(high - low).T))
+    return sizes
 
 
 @lru_cache(2)
