@@ -68,8 +68,8 @@ def with_logical_types(file: pq.ParquetFile) -> pa.Schema:
     try:
         geo = _geo(schema)
         columns = geo.get("columns", {})
-        own = {name: about | columns.get(name, {}) for name, about in logical.items()}
-        geo = {"columns": columns | own, "primary_column": geo.get("primary_column")}
+        merged = {name: about | columns.get(name, {}) for name, about in logical.items()}
+        geo = {"columns": columns | merged, "primary_column": geo.get("primary_column")}
     except (ValueError, AttributeError, TypeError):
         # Refused by `geometry_of`.
         return schema

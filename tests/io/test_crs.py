@@ -16,7 +16,7 @@ CLARKE = (
     'GEOGCS["Old",DATUM["Old datum of some survey",SPHEROID["Clarke 1866",6378206.4,294.9786982]],'
     'PRIMEM["Greenwich",0.0],UNIT["Degree",0.0174532925199433]]'
 )
-KNOWN = {"lat": np.array([40.0]), "lon": np.array([-100.0])}
+ORIGIN = {"lat": np.array([40.0]), "lon": np.array([-100.0])}
 
 
 def of_columns(crs):
@@ -50,7 +50,7 @@ def table_of(request, tmp_path):
 def test_a_datum_that_proj_does_not_know_gives_a_warning(table_of, role):
     table, options = table_of(CLARKE)
     options = {f"{role}_{name}": value for name, value in options.items()}
-    sets = (table, KNOWN) if role == "observation" else (KNOWN, table)
+    sets = (table, ORIGIN) if role == "observation" else (ORIGIN, table)
     with pytest.warns(UserWarning, match=f"^{role}s: PROJ knows.*ballpark.*accuracy is unknown"):
         georesolve.nearest(*sets, **options)
 
@@ -61,7 +61,7 @@ def test_a_datum_that_proj_knows_gives_none(table_of, crs):
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         result = georesolve.nearest(
-            KNOWN, table, **{f"reference_{k}": v for k, v in options.items()}
+            ORIGIN, table, **{f"reference_{k}": v for k, v in options.items()}
         )
     assert result["distance_m"][0] < 200
 
@@ -70,7 +70,7 @@ def test_rows_outside_of_the_area_of_a_datum_give_a_warning():
     """NAD27 is of North America."""
     table = {"lat": np.array([40.0, 50.0]), "lon": np.array([-100.0, 10.0])}
     with pytest.warns(UserWarning, match="PROJ knows no transformation of some rows"):
-        georesolve.nearest(table, KNOWN, observation_crs="EPSG:4267")
+        georesolve.nearest(table, ORIGIN, observation_crs="EPSG:4267")
 
 
 def test_a_run_on_files_reports_warnings(tmp_path):
