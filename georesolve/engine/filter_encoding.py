@@ -67,9 +67,11 @@ def _time_kind(role: str, name: str, kind: pa.DataType) -> str:
 
 
 def _refused(role: str, name: str, kind: pa.DataType, option: str, takes: str) -> InvalidInput:
-    return InvalidInput(
-        f"{role}: the column {name!r} holds {kind}, and {option} takes {takes}: cast it, as "
-        "nothing is rounded or read as another type"
+    return wrong(
+        role,
+        f"the column {name!r} holds {kind}, and {option} takes {takes}: cast it, as nothing is "
+        "rounded or read as another type",
+        column=name,
     )
 
 

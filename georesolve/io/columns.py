@@ -142,13 +142,16 @@ def find_columns(names: list[str], given: Reading, file: str) -> Columns:
             if column is None
         ]
         kinds, expected, options = (" and ".join(each) for each in zip(*missing, strict=True))
+        named: dict[str, str | None] = {
+            option: None for column, *_, option in both if column is None
+        }
         # A table with one of both columns has no geometries.
         other = f", or a geometry column with {prefix}geometry=..." if lat is lon else ""
         raise wrong(
             file,
             f"no column for {kinds.replace(' and ', ' or ')}: expected {expected}, in any case, "
             f"found {listed(names)}; name it with the option {options}{other}",
-        )
+        ).mended_by(file, named)
     if lat == lon:
         detail = f"the column {lat!r} cannot hold both latitudes and longitudes"
         raise wrong(file, detail, column=lat)

@@ -76,13 +76,13 @@ def degrees_from(crs: Any, file: str) -> ToDegrees | None:
             raise InvalidOption(
                 f"{file}: the CRS {source.name[:80]!r} has no longitudes and latitudes, nor a "
                 "plane for them: name one such as EPSG:25832"
-            )
+            ).mended_by(file, {"crs": None})
         return ToDegrees(source, file)
     except pyproj.exceptions.ProjError:
         raise InvalidOption(
             f"{file}: PROJ knows no way from the CRS {str(crs)[:80]!r} to degrees: name one such "
             "as EPSG:25832"
-        ) from None
+        ).mended_by(file, {"crs": None}) from None
 
 
 def in_degrees(
@@ -141,6 +141,6 @@ def with_degrees(
                 "with observation_crs or reference_crs; or, if they are in it, send the option "
                 "coordinates=trust",
                 column=columns.lat,
-            )
+            ).mended_by(file, {"crs": None}, {"coordinates": "trust"})
 
     return moved(), columns._replace(lon=lon, lat=lat), transformer.warnings

@@ -41,6 +41,7 @@ _BYTE_ORDER_MARKS = {
 _EXCEL_LINE = re.compile(rf"sep=([{_SEPARATORS}])\s*?(?:\n|$)", re.IGNORECASE)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d*(?:[eE][+-]?\d*)?")
 _NUMBER = r"^[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|(?i:inf(?:inity)?))$"
+_CHARSET: dict[str, str | None] = {"charset": "windows-1252"}
 _WITH_CHARSET = "text/csv; charset=windows-1252"
 # No text that was decoded holds it.
 _UNDECODED = "\udfff"
@@ -184,7 +185,7 @@ def _encoding_of(start: bytes, source: Source) -> str:
         raise InvalidInput(
             f"{source.file}: there is no charset {source.charset[:80]!r}: declare the encoding of "
             f"its text, as in '{_WITH_CHARSET}', or send UTF-8"
-        ) from None
+        ).mended_by(source.file, {"charset": None}, _CHARSET) from None
 
 
 def _first_line(head: str, skipped: int = 0) -> str:
@@ -318,9 +319,11 @@ def _undecoded(source: Source, dialect: _Dialect) -> InvalidInput:
                 what = f"the name {value!r}" if row < 0 else f"the value {value!r}"
                 cells.append(BadCell(name, row if row >= 0 else None, f"{what} {is_not}"))
     if not cells:
-        return InvalidInput(f"{source.file}: its text {is_not}: {advice}")
-    found = bad_cells(source, cells, refused)
-    return InvalidInput(f"{found.detail}: {advice}", found.errors)
+        whole = InvalidInput(f"{source.file}: its text {is_not}: {advice}")
+    else:
+        found = bad_cells(source, cells, refused)
+        whole = InvalidInput(f"{found.detail}: {advice}", found.errors)
+    return whole.mended_by(source.file, {"charset": None}, _CHARSET)
 
 
 def _has_newlines(header: list[str], table: pa.Table) -> bool:

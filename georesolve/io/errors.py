@@ -16,7 +16,8 @@ class Refused(Exception):
     """Refusal with a message for the user: what was given, what is allowed and what to do.
 
     `errors` say where it is wrong: each has `detail` and a JSON `pointer`, or the `file`, `column`
-    and `row` (counted from 0).
+    and `row` (counted from 0). The first may have `options` that would let the table be read: see
+    `mended_by`.
     """
 
     def __init__(self, detail: str, errors: list[dict[str, Any]] | None = None) -> None:
@@ -30,6 +31,16 @@ class Refused(Exception):
         self.errors = [
             {name: _shortened(value) for name, value in error.items()} for error in errors or []
         ]
+
+    def mended_by(self, file: str, *options: dict[str, str | None]) -> Self:
+        """Note ways to read the file: options and their values, None for one that the user knows.
+
+        Programs offer these; the message says the same in words.
+        """
+        if not self.errors:
+            self.errors = [{"file": file, "detail": self.detail}]
+        self.errors[0]["options"] = [*options]
+        return self
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
         # They pass between processes.

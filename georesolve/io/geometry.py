@@ -176,7 +176,7 @@ def crs_of(told: dict[str, Any], named: str | None, field: pa.Field, file: str) 
             "its CRS is unknown (null): name it with the option crs, or declare it, in GeoPandas "
             "with set_crs(4326) for longitude and latitude on WGS 84"
         )
-        raise wrong_geometry(file, field.name, detail)
+        raise wrong_geometry(file, field.name, detail).mended_by(file, {"crs": None})
     if is_wgs_84(crs) or crs == "OGC:CRS84":
         return None
     authority, code = _code(crs)
@@ -272,7 +272,8 @@ def flawed(flaws: dict[int, str], column: str, first_row: int, file: str) -> Inv
         f"row {row}{and_more} holds no shape: {why}; mend such rows, or keep them "
         "with the option on_invalid=null"
     )
-    return wrong_geometry(file, column, detail, row)
+    refused = wrong_geometry(file, column, detail, row)
+    return refused.mended_by(file, {"on_invalid": "null"})
 
 
 def _stored_coordinates(

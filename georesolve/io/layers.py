@@ -44,7 +44,7 @@ def refuse_layer(reading: Reading, file: str) -> None:
         raise InvalidOption(
             f"{file}: it has no layers, and {reading.layer!r} is named as its layer: leave that "
             "out, or name it for the other table alone (observation_layer, reference_layer)"
-        )
+        ).mended_by(file, {"layer": ""})
 
 
 def close_journal(path: Path) -> None:
@@ -157,12 +157,13 @@ def _layer(source: Source, path: str) -> str:
     layers: list[tuple[str, str | None]] = pyogrio.list_layers(path).tolist()
     listed = ", ".join(repr(name) for name, _ in layers) or "none"
     places = [{"file": source.file, "layer": name, "detail": "a layer"} for name, _ in layers]
+    ways: list[dict[str, str | None]] = [{"layer": name} for name, _ in layers]
     wanted = source.reading.layer
     if wanted is not None:
         if wanted in [name for name, _ in layers]:
             return wanted
         detail = f"{source.file}: it has no layer {wanted!r}; its layers are: {listed}"
-        raise InvalidOption(detail, places)
+        raise InvalidOption(detail, places).mended_by(source.file, *ways)
     of_points = [name for name, kind in layers if kind is not None and "Point" in kind]
     for names in ([name for name, _ in layers], of_points):
         if len(names) == 1:
@@ -172,7 +173,7 @@ def _layer(source: Source, path: str) -> str:
         f"{source.file}: it has several layers: {listed}: name one of them "
         f"as {option} (--{option.replace('_', '-')} of the command)",
         places,
-    )
+    ).mended_by(source.file, *ways)
 
 
 def _of_journal(path: Path) -> list[str]:

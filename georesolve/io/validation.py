@@ -50,6 +50,7 @@ class Findings(NamedTuple):
             reading.on_invalid,
             points=self.points,
             how_to_swap=self._how_to_swap(reading.prefix) if are_swapped else None,
+            swapped=self._swapped() if are_swapped else {},
         )
 
     def _refuse_implausible(self, reading: Reading, file: str) -> None:
@@ -70,7 +71,20 @@ class Findings(NamedTuple):
             found.told(names, "row {}".format),
             column=self.points or names[is_lon],
             row=found.row,
-        )
+        ).mended_by(file, *self._ways_around(found.kind))
+
+    def _ways_around(self, kind: str) -> list[dict[str, str | None]]:
+        """Options that let a table be read which does not look like degrees."""
+        if kind == "metres":
+            # These are no degrees, whatever is trusted.
+            return [{"crs": None}]
+        trust: dict[str, str | None] = {"coordinates": "trust"}
+        return [self._swapped(), trust] if kind == "swapped" and self._swapped() else [trust]
+
+    def _swapped(self) -> dict[str, str | None]:
+        """Options that swap latitudes and longitudes; none for points of one column."""
+        lat, lon, _ = self.columns
+        return {} if self.points is not None else {"lat": lon, "lon": lat}
 
     def _how_to_swap(self, prefix: str) -> str:
         if self.points is not None:
@@ -86,11 +100,13 @@ def refuse_invalid(
     *,
     points: str | None = None,
     how_to_swap: str | None = None,
+    swapped: dict[str, str | None] | None = None,
 ) -> None:
     """Refuse points with invalid coordinates, unless they are to be kept.
 
     `points` is what the coordinates were taken out of, None where the user has columns of them.
-    `how_to_swap` says what to do if the axes are swapped, None unless all would be valid then.
+    `how_to_swap` says what to do if the axes are swapped, None unless all would be valid then;
+    `swapped` are the options for that.
     """
     if on_invalid == "null" or not dataset.invalid_rows:
         return
@@ -106,7 +122,7 @@ def refuse_invalid(
         f"{file}: {dataset.invalid_rows} of {dataset.rows} rows have invalid coordinates, the "
         f"first one row {first['row']}: {first['detail']}; {advice}",
         errors,
-    )
+    ).mended_by(file, *([swapped] if swapped else []), {"on_invalid": "null"})
 
 
 def _invalid_row(
@@ -232,11 +248,14 @@ def check_match(
 ) -> None:
     """Check that two sets can be matched; `pointer` tells where an option stands in a request."""
     if not references.rows:
-        raise InvalidInput("references: the table has no rows, so nothing can be matched")
+        raise wrong("references", "the table has no rows, so nothing can be matched")
     if observations.outlines is not None:
-        raise InvalidInput(
-            f"observations: the column {observations.outlines.column!r} holds lines or polygons, "
-            "and observations are points: give points, or these as the references"
+        column = observations.outlines.column
+        raise wrong(
+            "observations",
+            f"the column {column!r} holds lines or polygons, and observations are points: give "
+            "points, or these as the references",
+            column=column,
         )
     refuse_invalid(observations, "observations", on_invalid)
     refuse_invalid(references, "references", on_invalid)

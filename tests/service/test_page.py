@@ -3,9 +3,10 @@
 import re
 from urllib.parse import urljoin
 
+import geopandas
 import pytest
 
-from tests.conftest import NO_CLUSTER, running_service
+from tests.conftest import NO_CLUSTER, ROOT, running_service
 from tests.deploy.test_dashboard import basic
 from tests.service.test_keys import new_key
 
@@ -75,6 +76,70 @@ def guarded(tmp_path_factory):
     key = new_key(data_dir, "ann")
     with running_service(data_dir, *NO_CLUSTER, "--root-path", "/geo", ready=False) as client:
         yield client, key
+
+
+def two_layers(folder):
+    path = folder / "both.gpkg"
+    for layer in ("seen", "towns"):
+        points = geopandas.points_from_xy([7.4, 8.5], [46.9, 47.4])
+        geopandas.GeoDataFrame(geometry=points, crs=4326).to_file(path, layer=layer)
+    return path.read_bytes()
+
+
+# Of each file the options that would let it be read: None for a value that the user knows.
+REFUSED_FILES = {
+    "swapped.csv": (
+        b"lat,lon\n170.5,-45.9\n151.2,-33.9\n174.8,-36.8\n",
+        [{"lat": "lon", "lon": "lat"}, {"coordinates": "trust"}],
+    ),
+    "invalid.csv": (b"lat,lon\n1,2\n91,120\n-5,6\n7,8\n", [{"on_invalid": "null"}]),
+    "metres.csv": (b"lat,lon\n5400000,500000\n5410000,510000\n", [{"crs": None}]),
+    "columns.csv": (b"north,east\n1,2\n", [{"lat": None, "lon": None}]),
+    "longitude.csv": (b"lat,east\n1,2\n", [{"lon": None}]),
+    "german.csv": (
+        "lat;lon;name\n1,5;2,5;Köln\n".encode("cp1252"),
+        [{"charset": None}, {"charset": "windows-1252"}],
+    ),
+    "both.gpkg": (two_layers, [{"layer": "seen"}, {"layer": "towns"}]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_FILES)
+def test_a_refusal_offers_options_that_let_the_file_be_read(service, tmp_path, name):
+    """The page makes fields and buttons of these: it reads no texts."""
+    content, ways = REFUSED_FILES[name]
+    content = content(tmp_path) if callable(content) else content
+
+    def send(charset=None, **options):
+        media_type = f"text/csv; charset={charset}" if charset else "application/octet-stream"
+        return service.post("/datasets", files={"file": (name, content, media_type)}, data=options)
+
+    refused = send()
+    assert refused.status_code == 400, refused.text
+    offered = [way for place in refused.json()["errors"] for way in place.get("options", [])]
+    assert offered == ways
+    for way in offered:
+        if None not in way.values() and way != {"coordinates": "trust"}:
+            made = send(**way)
+            assert made.is_success, made.text
+            service.delete(f"/datasets/{made.json()['id']}")
+    if {"layer": "seen"} in ways:
+        other = send(layer="none")
+        assert [way for place in other.json()["errors"] for way in place.get("options", [])] == ways
+
+
+def test_the_page_reads_no_state_out_of_texts():
+    """Details and messages are shown, and never searched."""
+    searched = re.compile(
+        r"(detail|message|title)\??\.(match|matchAll|includes|startsWith|endsWith|split|search|replace)"
+        r"|\.(test|exec)\([^)]*(detail|message|title)"
+    )
+    scripts = list((ROOT / "georesolve/service/page/static").glob("*.js"))
+    assert len(scripts) > 10
+    for script in scripts:
+        assert searched.findall(script.read_text()) == [], script.name
+    assert searched.search('problem.detail.split(": ")')
+    assert searched.search("/crs=/.test(problem.detail)")
 
 
 def test_a_browser_is_asked_for_a_key(guarded):

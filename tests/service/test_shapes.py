@@ -105,6 +105,7 @@ def test_the_bytes_are_those_of_files_by_every_door(service, paths, asked):
         report = service.get(f"{location}/report").json()
         assert report["verification"]["observations"] > 0
         assert report["search"].startswith("shapes")
+        assert report["geometry"] == "geometry"
     drawn = {"bbox": "-190,-20,190,80"}
     layer = service.get(f"{location}/tiles").json()
     view = service.get(layer["shapes"], params=drawn).json()

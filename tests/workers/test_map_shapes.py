@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import shapely
-
 from georesolve.intake.shapes import Edging
 from georesolve.workers.maps.map_shapes import shapes_in
 from georesolve.workers.sets.datasets import Outlines
+
 from tests.conftest import store_points
 
 WORLD = (-180.0, -85.0, 180.0, 85.0)

@@ -114,6 +114,9 @@ class Report(BaseModel):
     verification: Verification = Verification(observations=0)
     device: str
     search: str = Field("", description="which search a chunk took, and why")
+    geometry: str | None = Field(
+        None, description="the column of lines and polygons, where one of the sets has any"
+    )
     chunks_by_worker: dict[str, int]
     versions: dict[str, str]
     remarks: list[str] = Field(

@@ -272,6 +272,9 @@ def _report_of(
         "references_bbox": references.bbox,
         "device": device,
         "search": str(way_of(-(-progress.rows // chunks), searched, job.options, device)),
+        "geometry": next(
+            (one.outlines.column for one in (observations, references) if one.outlines), None
+        ),
         "verification": {"observations": progress.verified},
         "versions": _VERSIONS,
         "remarks": remarks(observations, references),

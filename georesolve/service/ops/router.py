@@ -29,6 +29,7 @@ class Check(BaseModel):
     name: str
     ok: bool
     detail: str
+    href: str | None = Field(None, description="address of what the check is about, if any")
 
 
 class Health(BaseModel):
@@ -118,7 +119,12 @@ def _cluster(service: Service) -> list[Check]:
     return [
         Check(name="workers", ok=bool(workers), detail=f"{workers} that passed their check"),
         Check(name="device", ok=True, detail=str(cluster.device)),
-        Check(name="dashboard", ok=True, detail=cluster.dashboard_url or "none"),
+        Check(
+            name="dashboard",
+            ok=True,
+            detail=cluster.dashboard_url or "none",
+            href=cluster.dashboard_url,
+        ),
     ]
 
 

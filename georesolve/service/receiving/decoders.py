@@ -78,7 +78,7 @@ _KINDS = {one.__name__: one for one in REFUSALS}
 class _Refused(_Answer):
     problem: str = Field(pattern=f"^({'|'.join(_KINDS)})$")
     detail: str
-    errors: list[dict[str, str | int]]
+    errors: list[dict[str, str | int | list[dict[str, str | None]]]]
 
 
 class _Failed(_Answer):

@@ -40,7 +40,7 @@ export async function showCluster(main) {
         .filter((one) => one.name === name && Object.entries(labels).every(([key, value]) => one.labels[key] === value))
         .reduce((total, one) => total + one.value, 0);
     const workers = samples.find((one) => one.name === "georesolve_workers");
-    const dashboard = checks.find((one) => one.name === "dashboard" && one.detail.startsWith("http"))?.detail;
+    const dashboard = checks.find((one) => one.name === "dashboard")?.href;
     const link = element("a", { href: dashboard ?? "" }, dashboard ?? "");
     const jobs = (state) => count(sum("georesolve_live_jobs", { status: state }));
     const state = element(

@@ -147,7 +147,7 @@ function kindOf(job, report) {
 
 // A result that has a row for each observation on a sphere and on the ellipsoid, of options that can be
 // asked again as they are told: to lines and polygons distances are measured on a sphere alone.
-const hasOtherEarth = (kind, { options, search }) => kind === "nearest" && options.k === 1 && options.how === "left" && !options.filters && !search.startsWith("shapes");
+const hasOtherEarth = (kind, { options, geometry }) => kind === "nearest" && options.k === 1 && options.how === "left" && !options.filters && !geometry;
 
 async function removed(address) {
   if (!confirm("Remove this job and its result for good?")) return;

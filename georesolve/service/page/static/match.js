@@ -88,7 +88,7 @@ export async function showMatch(main, query) {
   function refused(error) {
     if (!(error instanceof Problem)) throw error;
     const { document } = error;
-    const role = Object.keys(sets).find((one) => document.detail.startsWith(`${one}:`) || document.errors?.some((place) => place.pointer?.split("/").includes(one)));
+    const role = Object.keys(sets).find((one) => document.errors?.some((place) => place.file === one || place.pointer?.split("/").includes(one)));
     if (options.mark(document.errors ?? [])) tell("Mend what is marked above.");
     else if (role) {
       sets[role].refuse(document);
@@ -106,7 +106,7 @@ export async function showMatch(main, query) {
       clearTimeout(slow);
       if (!(found instanceof Error)) return found;
       if (found.document?.type !== NOT_READY) throw found;
-      tell(`The service is not ready yet, and is asked again: ${found.message.replace(/: try again$/, "")}.`);
+      tell(`The service is not ready yet, and is asked again: ${found.message}.`);
       await new Promise((resolve) => setTimeout(resolve, AGAIN_MS));
     }
   }

@@ -165,9 +165,9 @@ export class MatchOptions {
 
   // What else a file could be read with that a refusal names: words, and what sets it, for all files
   // that follow, so that it is seen.
-  waysAround(detail) {
+  waysAround(way) {
     return Object.entries(this.fields).flatMap(([name, { option, field }]) =>
-      option.reads ? Object.entries(option.says).filter(([value]) => detail.includes(`option ${name}=${value}`)).map(([value, words]) => [`${option.label}: ${words}`, () => ((field.value = value), (this.more.open = true))]) : [],
+      option.reads ? Object.entries(option.says).filter(([value]) => way[name] === value).map(([value, words]) => [`${option.label}: ${words}`, () => ((field.value = value), (this.more.open = true))]) : [],
     );
   }
 

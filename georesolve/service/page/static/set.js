@@ -15,8 +15,6 @@ const READ = {
   charset: ["Encoding of a CSV", "UTF-8, or windows-1252"],
 };
 const UNLISTED = ["layer", "crs", "charset"];
-// What a refusal says where one of these fields mends it.
-const MENDED = { lat: /option lat=|lat=\.\.\./, lon: /lon=\.\.\./, layer: /as layer|no layer/, crs: /option crs|crs=|the CRS /, charset: /charset/ };
 // Mended by a button, so that there is no need to look at the field.
 const PRESSED = ["layer", "charset"];
 const SAYS = { observations: ["Observations", "what was seen"], references: ["References", "where things are"] };
@@ -129,31 +127,34 @@ export class PointSet {
   // What was refused of this set, beside it.
   refuse(problem) {
     this.found.querySelector(".problem")?.remove();
+    // Ways to read the file, as the service says: options with their values, or null for the user's.
+    const ways = (problem.errors ?? []).flatMap((one) => one.options ?? []);
     // Of a file with several layers nothing is wrong.
-    const [layers, asks] = problem.detail.split(": name one of them");
-    const shown = problemOf(asks ? { ...problem, title: "Which layer?", detail: layers } : problem);
+    const asks = ways.length > 0 && ways.every((way) => way.layer) && !this.names.layer.value;
+    const shown = problemOf(asks ? { ...problem, title: "Which layer?" } : problem);
     if (asks) shown.className = "remark";
-    const buttons = this.#mending(problem);
+    const buttons = this.#mending(ways);
     shown.append(element("div", { class: "row" }, buttons));
     this.found.prepend(shown);
-    for (const [name, words] of Object.entries(MENDED)) {
-      if (!words.test(problem.detail) || (buttons.length && PRESSED.includes(name))) continue;
-      this.names[name].setAttribute("aria-invalid", "true");
+    const mended = new Set(ways.flatMap(Object.keys));
+    for (const [name, input] of Object.entries(this.names)) {
+      if (!mended.has(name) || (buttons.length && PRESSED.includes(name))) continue;
+      input.setAttribute("aria-invalid", "true");
       this.isOpened ||= !this.details.open;
       this.details.open = true;
     }
   }
 
   // Buttons that read the file in another way which was refused: another layer, rows that are kept.
-  #mending({ detail, errors = [] }) {
+  #mending(ways) {
     const button = (words, set) => element("button", { type: "button", onclick: () => (set(), this.read()) }, words);
-    const layers = errors.filter((one) => one.layer).map(({ layer }) => button(layer, () => (this.names.layer.value = layer)));
-    const [, lat, lon] = /send the options lat=(.+) and lon=(.+); or/.exec(detail) ?? [];
-    const swapped = lat ? [button(`Latitude is ${lat}, longitude is ${lon}`, () => Object.assign(this.names.lat, { value: lat }) && Object.assign(this.names.lon, { value: lon }))] : [];
-    const encoded = /charset=windows-1252/.test(detail) ? [button("Read it as windows-1252", () => (this.names.charset.value = "windows-1252"))] : [];
-    // Metres are no degrees, whatever is trusted: their CRS is what is missing.
-    const ways = /metres of a projected CRS/.test(detail) ? [] : this.options().waysAround(detail);
-    return [...layers, ...swapped, ...encoded, ...ways.map(([words, set]) => button(words, set))];
+    const says = { layer: (way) => way.layer || "Read it without a layer", charset: (way) => `Read it as ${way.charset}`, lat: (way) => `Latitude is ${way.lat}, longitude is ${way.lon}` };
+    return ways.flatMap((way) => {
+      if (Object.values(way).includes(null)) return [];
+      const own = Object.keys(says).find((name) => name in way);
+      const set = () => Object.entries(way).forEach(([name, value]) => (this.names[name].value = value));
+      return own ? [button(says[own](way), set)] : this.options().waysAround(way).map(([words, change]) => button(words, change));
+    });
   }
 
   async #become(dataset) {
