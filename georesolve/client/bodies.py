@@ -90,7 +90,7 @@ class Document(httpx.ByteStream):
 def columns_of(data: Any, most: int) -> dict[str, list[Any]] | list[Any] | None:
     """The columns of a table of few rows, if JSON says all of them as they are; else None.
 
-    None also of what can be read once alone. Records without a row stay as they are.
+    Streams, which are read only once, give None, too. Records without a row are an empty list.
     """
     if _is_empty_list(data):
         return []

@@ -156,10 +156,10 @@ class AsyncClient:
             GeoPandas, pyarrow or polars, or whatever has `__arrow_c_stream__`; a pair of arrays,
             latitudes and longitudes in degrees; or a list of records.
         name
-            Title in lists: without one, that of its file. It stands for nothing; see `rename`.
+            Title in lists, by default the name of the file; no address of the set. See `rename`.
         alias
-            Short name such as ``sites``: ``dataset:sites`` stands for this set from now on, in
-            place of the set before, which stays as ``dataset:sites@1``.
+            Address such as ``sites``: ``dataset:sites`` means this set from now on, as its newest
+            version; the version before is ``dataset:sites@1``.
         columns
             Names of the columns `lat`, `lon`, `geometry` and `id`, and of the `layer` of a file
             that has several; the `crs` of coordinates that do not say theirs; `on_invalid="null"`

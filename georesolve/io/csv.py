@@ -319,11 +319,11 @@ def _undecoded(source: Source, dialect: _Dialect) -> InvalidInput:
                 what = f"the name {value!r}" if row < 0 else f"the value {value!r}"
                 cells.append(BadCell(name, row if row >= 0 else None, f"{what} {is_not}"))
     if not cells:
-        whole = InvalidInput(f"{source.file}: its text {is_not}: {advice}")
+        refusal = InvalidInput(f"{source.file}: its text {is_not}: {advice}")
     else:
-        found = bad_cells(source, cells, refused)
-        whole = InvalidInput(f"{found.detail}: {advice}", found.errors)
-    return whole.mended_by(source.file, {"charset": None}, _CHARSET)
+        problem = bad_cells(source, cells, refused)
+        refusal = InvalidInput(f"{problem.detail}: {advice}", problem.errors)
+    return refusal.mended_by(source.file, {"charset": None}, _CHARSET)
 
 
 def _has_newlines(header: list[str], table: pa.Table) -> bool:

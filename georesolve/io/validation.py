@@ -76,7 +76,7 @@ class Findings(NamedTuple):
     def _ways_around(self, kind: str) -> list[dict[str, str | None]]:
         """Options that let a table be read which does not look like degrees."""
         if kind == "metres":
-            # These are no degrees, whatever is trusted.
+            # Trust in metres would make wrong degrees of metres.
             return [{"crs": None}]
         trust: dict[str, str | None] = {"coordinates": "trust"}
         return [self._swapped(), trust] if kind == "swapped" and self._swapped() else [trust]

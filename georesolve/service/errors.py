@@ -56,7 +56,7 @@ def _problem(
     about = {"status": status, "type": base + slug, "title": title, "retry_seconds": retry_seconds}
     problem: type[Problem] = type(slug.title().replace("-", ""), (Problem,), about)
     if BY_TYPE.setdefault(problem.type, problem) is not problem:
-        raise ValueError(f"the problem type {problem.type} stands twice in the table")
+        raise ValueError(f"the problem type {problem.type} is in the table twice")
     return problem
 
 

@@ -179,14 +179,14 @@ def test_the_name_of_a_dataset_is_that_of_http(client, service, alias):
     pq.write_table(table, content)
     path = f"/datasets/{alias}" if alias else "/datasets"
     headers = {"Content-Type": "application/vnd.apache.parquet"}
-    sent = service.request(
+    answer = service.request(
         "PUT" if alias else "POST",
         path,
         params={"name": title},
         content=content.getvalue(),
         headers=headers,
     )
-    info = sent.raise_for_status().json()
+    info = answer.raise_for_status().json()
     assert (info["id"], info["name"], info["names"]) == (
         registered.id,
         registered.name,
@@ -305,7 +305,7 @@ def test_a_set_without_rows_gives_a_result_without_rows(client, data):
 
 @pytest.mark.parametrize("k", [1, 64])
 def test_a_lost_answer_makes_no_second_job(address, service, k):
-    """`nearest` is sent again with the same key, be it answered inline (k=1) or by a job."""
+    """The client repeats `nearest` with the same key: an inline answer (k=1), or one of a job."""
     observations, keys = points(1_100, 7), []
     before = jobs_of(service)
     with georesolve.Client(address) as client:
@@ -326,9 +326,9 @@ def test_a_lost_answer_makes_no_second_job(address, service, k):
     assert matches.num_rows == 1_100 * k
     assert len(keys) == 2
     assert keys[0] == keys[1]
-    made = jobs_of(service) - before
-    assert len(made) == (k == 64)
-    assert all(service.get(f"/jobs/{id}").json()["status"] == "dismissed" for id in made)
+    new_jobs = jobs_of(service) - before
+    assert len(new_jobs) == (k == 64)
+    assert all(service.get(f"/jobs/{id}").json()["status"] == "dismissed" for id in new_jobs)
 
 
 def test_a_download_replaces_no_pipe(client, tmp_path):

@@ -15,7 +15,7 @@ WRITERS = [complete, durable]
 
 
 def make_device(path):
-    """A device node of its own: the real ones would be lost with a failure."""
+    """Make a device node: a failure must not replace a device of the machine."""
     try:
         os.mknod(path, stat.S_IFCHR | 0o600, NULL_DEVICE)
     except PermissionError:

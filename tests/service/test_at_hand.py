@@ -74,13 +74,13 @@ def test_no_more_than_its_threads_work_at_a_time(at_hand):
 def test_a_slot_stays_taken_while_its_thread_works_for_a_cancelled_request(at_hand):
     async def check():
         work = HeldBack()
-        asked = [asyncio.create_task(at_hand.answer("ann", work.of(i))) for i in range(THREADS)]
+        requests = [asyncio.create_task(at_hand.answer("ann", work.of(i))) for i in range(THREADS)]
         while len(work.begun) < THREADS:
             await asyncio.sleep(0.001)
-        for task in asked:
+        for task in requests:
             task.cancel()
         assert all(isinstance(one, asyncio.CancelledError)
-                   for one in await asyncio.gather(*asked, return_exceptions=True))  # fmt: skip
+                   for one in await asyncio.gather(*requests, return_exceptions=True))  # fmt: skip
         # No slot is free: an answer of the event loop, too, waits for the threads.
         waiting = asyncio.create_task(at_hand.answer("ben", work.of("ben"), lambda: "quick"))
         for _ in range(20):

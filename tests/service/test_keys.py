@@ -263,7 +263,7 @@ def test_no_answer_enters_a_shared_cache(guarded):
     csv = {"content": "lat,lon\n1,2\n", "headers": {"Content-Type": "text/csv"}}
     dataset = ann.post("/datasets", **csv).headers["location"]
     part = ann.get(f"{job}/results/parts").json()["parts"][0]["href"]
-    known = {"z": 0, "x": 0, "y": 0, "name": part.rpartition("/")[2]}
+    values = {"z": 0, "x": 0, "y": 0, "name": part.rpartition("/")[2]}
     queries = {"/nearest": {"lat": 1, "lon": 2, "references": dataset.rpartition("/")[2]}}
     stored = {"/nearest": "private, no-cache"}
     paths = ann.get("/api").json()["paths"]
@@ -271,24 +271,24 @@ def test_no_answer_enters_a_shared_cache(guarded):
         above = dataset if path.startswith("/datasets/{id}") else job
         id = "nearest" if path.startswith("/processes") else above.rpartition("/")[2]
         for holder in (ann, client):
-            answer = holder.get(path.format(**known, id=id), params=queries.get(path))
+            answer = holder.get(path.format(**values, id=id), params=queries.get(path))
             vary = re.split(r",\s*", answer.headers["vary"])
             assert {"Authorization", "X-API-Key"} <= {*vary}, path
             assert len(vary) == len({*vary})
             caching = answer.headers["cache-control"]
             assert caching.startswith("private"), path
             if answer.headers["content-type"].partition(";")[0].endswith("/json"):
-                wanted = stored.get(path, "private, no-store") if answer.is_success else None
+                allowed = stored.get(path, "private, no-store") if answer.is_success else None
                 if not path.startswith("/jobs/{id}/results"):
-                    assert caching == (wanted or "private, no-store"), path
+                    assert caching == (allowed or "private, no-store"), path
     assert "Accept" in ann.get(f"{job}/results").headers["vary"]
     assert ann.get(f"{job}/results").headers["cache-control"] == "private, immutable"
 
 
 def test_the_role_user_sees_neither_checks_nor_metrics(guarded):
     client, ann, ben = guarded
-    with as_holder(client, "gr_wrong") as stranger:
-        for holder in (ann, ben, client, stranger):
+    with as_holder(client, "gr_wrong") as no_owner:
+        for holder in (ann, ben, client, no_owner):
             for path in ("/readyz", "/healthz"):
                 answer = holder.get(path)
                 assert (answer.status_code, answer.json()) == (200, {"status": "ok", "checks": []})

@@ -261,14 +261,14 @@ def test_a_bad_table_replaces_nothing(service, name):
 
 def test_if_match_guards_every_operation_on_a_dataset(service, name):
     dataset = put(service, name, 6).json()
-    own, path = f'"{dataset["sha256"]}"', f"/datasets/{name}"
+    tag, path = f'"{dataset["sha256"]}"', f"/datasets/{name}"
     requests = [("GET", path), ("GET", f"{path}/data.parquet"), ("PATCH", path), ("DELETE", path)]
-    for given, fails in (('"other"', True), (f"W/{own}", True), (f'"other", {own}', False)):
+    for value, fails in (('"other"', True), (f"W/{tag}", True), (f'"other", {tag}', False)):
         for method, url in requests:
             body = {"json": {"name": "renamed"}} if method == "PATCH" else {}
-            answer = service.request(method, url, headers={"If-Match": given}, **body)
-            assert (answer.status_code == 412) == fails, (method, url, given)
+            answer = service.request(method, url, headers={"If-Match": value}, **body)
+            assert (answer.status_code == 412) == fails, (method, url, value)
             assert answer.is_success != fails
         assert (service.get(path).status_code == 404) != fails
-    # An absent dataset is 404 whatever If-Match says.
+    # An absent dataset is 404 with any If-Match, too.
     assert service.get(path, headers={"If-Match": "*"}).status_code == 404

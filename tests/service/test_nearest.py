@@ -131,9 +131,9 @@ def test_a_set_without_rows_gives_a_result_without_rows(service, form):
         ("within", {"distance_m": 5, "summary": {"count": True}}, "observation,count,status"),
     ]
     if form != "GeoJSON":
-        carried = {"observation_columns": ["name"], "observation_id": "id"}
+        columns = {"observation_columns": ["name"], "observation_id": "id"}
         named = "observation,reference,distance_m,status,observation_id,observation_name"
-        questions += [("nearest", carried, named), ("nearest", {"by": ["name"]}, "reference")]
+        questions += [("nearest", columns, named), ("nearest", {"by": ["name"]}, "reference")]
     for question, options, header in questions:
         body = {"observations": empty, "references": full, **options}
         rows = service.post(f"/{question}", json=body)

@@ -86,7 +86,7 @@ def two_layers(folder):
     return path.read_bytes()
 
 
-# Of each file the options that would let it be read: None for a value that the user knows.
+# Files, and the options with which each can be read; None for a value that the user knows.
 REFUSED_FILES = {
     "swapped.csv": (
         b"lat,lon\n170.5,-45.9\n151.2,-33.9\n174.8,-36.8\n",
@@ -120,9 +120,9 @@ def test_a_refusal_offers_options_that_let_the_file_be_read(service, tmp_path, n
     assert offered == ways
     for way in offered:
         if None not in way.values() and way != {"coordinates": "trust"}:
-            made = send(**way)
-            assert made.is_success, made.text
-            service.delete(f"/datasets/{made.json()['id']}")
+            accepted = send(**way)
+            assert accepted.is_success, accepted.text
+            service.delete(f"/datasets/{accepted.json()['id']}")
     if {"layer": "seen"} in ways:
         other = send(layer="none")
         assert [way for place in other.json()["errors"] for way in place.get("options", [])] == ways

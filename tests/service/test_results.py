@@ -141,23 +141,23 @@ def test_a_result_is_given_only_where_the_precondition_holds(service, job):
     part = service.get(f"{job}/results/parts").json()["parts"][0]["href"]
     tag_of_part = service.get(part).headers["etag"]
     tags = {f"{job}/results": tag, parquet: tag, part: tag_of_part}
-    for url, own in tags.items():
-        holds = [own, f'"other", {own}', "*"]
-        fails = ['"other"', f"W/{own}", own.strip('"'), ""]
-        for given in holds:
-            assert service.get(url, headers={"If-Match": given}).status_code == 200
+    for url, matching in tags.items():
+        true_values = [matching, f'"other", {matching}', "*"]
+        false_values = ['"other"', f"W/{matching}", matching.strip('"'), ""]
+        for value in true_values:
+            assert service.get(url, headers={"If-Match": value}).status_code == 200
             # A date counts only without If-Match.
-            both = {"If-Match": given, "If-Unmodified-Since": OLD}
+            both = {"If-Match": value, "If-Unmodified-Since": OLD}
             assert service.get(url, headers=both).status_code == 200
-        for given in fails:
-            for more in ({}, {"Range": "bytes=0-1"}, {"If-None-Match": own}):
-                refused = service.get(url, headers={"If-Match": given, **more})
-                assert refused.status_code == 412, (url, given, more)
+        for value in false_values:
+            for more in ({}, {"Range": "bytes=0-1"}, {"If-None-Match": matching}):
+                refused = service.get(url, headers={"If-Match": value, **more})
+                assert refused.status_code == 412, (url, value, more)
                 assert refused.json()["type"].endswith(":precondition-failed")
         assert service.get(url, headers={"If-Unmodified-Since": NEW}).status_code == 200
         assert service.get(url, headers={"If-Unmodified-Since": "soon"}).status_code == 200
         assert service.get(url, headers={"If-Unmodified-Since": OLD}).status_code == 412
-    # Formats that are made as they are sent have no ETag.
+    # Formats without a stored file have no ETag.
     for suffix in STREAMED:
         url = f"{job}/results/matches.{suffix}"
         assert service.get(url, headers={"If-Match": tag}).status_code == 412

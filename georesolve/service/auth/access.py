@@ -30,7 +30,7 @@ from georesolve.service.store.store import Store
 logger = logging.getLogger(__name__)
 
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/healthz"})
-"""What anybody may ask: who has no key of an operator is told the status alone."""
+"""Paths open to everybody; only operators get more than the status."""
 _ALIVE = "/livez"
 """It waits for nothing, the keys included."""
 DOCUMENTATION = "/docs"

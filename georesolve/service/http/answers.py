@@ -117,27 +117,27 @@ def _quality(format: Format, ranges: list[str]) -> float:
     return max(found)[1]
 
 
-def lists_tag(given: str, tag: str | None, *, weak: bool = False) -> bool:
-    """Whether the value of If-Match or If-None-Match lists a tag, which stands without quotes.
+def lists_tag(value: str, tag: str | None, *, weak: bool = False) -> bool:
+    """Whether the value of If-Match or If-None-Match lists a tag, here without its quotes.
 
     `weak` compares as If-None-Match does: a proxy may have made the tag weak (RFC 9110, 8.8.3.2).
     """
-    if given.strip() == "*":
+    if value.strip() == "*":
         return True
-    return any(tag == listed and (weak or not prefix) for prefix, listed in _TAGS.findall(given))
+    return any(tag == listed and (weak or not prefix) for prefix, listed in _TAGS.findall(value))
 
 
 def refuse_unmatched(request: Request, etag: str | None, modified_s: int | None = None) -> None:
     """Refuse a request whose If-Match, or else If-Unmodified-Since, does not hold (RFC 9110, 13.2).
 
-    `etag` stands without quotes; None for an answer without one, which matches `*` alone.
+    `etag` has no quotes; an answer without a tag, None, matches `*` alone.
     """
-    given = _all_of(request, "if-match")
-    if given is not None:
-        if not lists_tag(given, etag):
+    tags = _all_of(request, "if-match")
+    if tags is not None:
+        if not lists_tag(tags, etag):
             has = "no ETag" if etag is None else f'the ETag "{etag}"'
             raise errors.PreconditionFailed(
-                f"{request.url.path} has {has}, and If-Match is {given[:200]!r}: leave If-Match "
+                f"{request.url.path} has {has}, and If-Match is {tags[:200]!r}: leave If-Match "
                 "out, or read the resource again"
             )
         return
@@ -158,16 +158,16 @@ def unchanged(
     # Other methods have no answer that a client could keep.
     if request.method != "GET":
         return None
-    known, date = _all_of(request, "if-none-match"), _date_of(request, "if-modified-since")
-    if known is not None:
-        is_known = lists_tag(known, tag, weak=True)
+    tags, date = _all_of(request, "if-none-match"), _date_of(request, "if-modified-since")
+    if tags is not None:
+        is_known = lists_tag(tags, tag, weak=True)
     else:
         is_known = modified_s is not None and date is not None and modified_s <= date
     if not is_known:
         return None
     # An answer without a body must not announce the length of one.
-    kept = {name: value for name, value in headers.items() if name.lower() not in _OF_BODIES}
-    return Response(status_code=304, headers=kept)
+    about = {name: value for name, value in headers.items() if name.lower() not in _OF_BODIES}
+    return Response(status_code=304, headers=about)
 
 
 def _all_of(request: Request, name: str) -> str | None:

@@ -120,8 +120,9 @@ class Entrance:
 
 def _refuse_shared_caches(headers: MutableHeaders) -> None:
     """Keep an answer out of shared caches, and out of all caches unless the answer allows them."""
-    given = headers.get("Cache-Control", "no-store")
-    headers["Cache-Control"] = given if given.startswith("private") else f"private, {given}"
+    caching = headers.get("Cache-Control", "no-store")
+    is_private = caching.startswith("private")
+    headers["Cache-Control"] = caching if is_private else f"private, {caching}"
     headers.add_vary_header(_CREDENTIALS)
 
 

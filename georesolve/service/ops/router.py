@@ -29,7 +29,7 @@ class Check(BaseModel):
     name: str
     ok: bool
     detail: str
-    href: str | None = Field(None, description="address of what the check is about, if any")
+    href: str | None = None
 
 
 class Health(BaseModel):

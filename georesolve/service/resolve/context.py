@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from os import sched_getaffinity
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from georesolve.engine.inline import prepare, prepare_thread
 from georesolve.io.errors import Refused
@@ -102,7 +102,7 @@ class AtHand:
             )
         self._unanswered[owner] += 1
         try:
-            async with slot(self._turns, owner) as held:
+            async with slot(self._turns, owner) as start:
                 if owner:
                     # Those that came at the same time stand in line before the first of them
                     # begins: so their owners take turns.
@@ -114,36 +114,41 @@ class AtHand:
                     raise
                 except Exception as error:
                     logger.warning("a small request is answered by a thread: %r", error)
-                answer: T = await held(self._threads(function))
-                return answer
+                return await start(self._threads(function))
         finally:
             self._unanswered[owner] -= 1
 
 
+class Work(Protocol):
+    """Start work whose end frees a slot."""
+
+    def __call__(self, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        """Start the work; a caller that is cancelled leaves it running."""
+
+
 @asynccontextmanager
-async def slot(
-    turns: pools.Turns, owner: str
-) -> AsyncIterator[Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]]:
+async def slot(slots: pools.Turns, owner: str) -> AsyncIterator[Work]:
     """Wait for a slot, which stays taken until the work has ended that the given function starts.
 
-    A thread goes on when its request is cancelled: a slot given back at that moment let one client
-    occupy more threads than its share.
+    Cancelling a request does not stop its thread: without this, one client could occupy more
+    threads than its share.
     """
-    await turns.take(owner)
+    await slots.take(owner)
     works: list[asyncio.Task[Any]] = []
 
-    def held(work: Coroutine[Any, Any, Any]) -> Awaitable[Any]:
-        works.append(asyncio.create_task(work))
-        return asyncio.shield(works[-1])
+    def start(work: Coroutine[Any, Any, T]) -> Awaitable[T]:
+        task = asyncio.create_task(work)
+        works.append(task)
+        return asyncio.shield(task)
 
     def free(work: asyncio.Task[Any] | None = None) -> None:
         if work is not None and not work.cancelled():
-            # Nobody waits for the error any more.
+            # Mark the error as seen: its request was cancelled.
             work.exception()
-        turns.give_back(owner)
+        slots.give_back(owner)
 
     try:
-        yield held
+        yield start
     finally:
         if works and not works[-1].done():
             works[-1].add_done_callback(free)

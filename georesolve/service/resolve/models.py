@@ -44,7 +44,7 @@ _CHECKED: dict[Question, tuple[Any, dict[str, Any]]] = {
     "within": (WithinOptions, {"distance_m": None}),
 }
 """What checks the options of a question, and what it must be told at least."""
-_CARRIED = {"observations": "observation_columns", "references": "columns"}
+_COLUMN_LISTS = {"observations": "observation_columns", "references": "columns"}
 
 
 class Arrays(NamedTuple):
@@ -80,7 +80,7 @@ class PointColumns(RootModel[dict[str, list[_Cell]]]):
 class PointRecords(RootModel[list[dict[str, _Cell]]]):
     """An object for each point, all of the same keys; coordinates are numbers.
 
-    Without objects it is a set without rows, with the columns that the options name.
+    An empty array is a set without rows, with the columns that the options name.
     """
 
 
@@ -298,12 +298,12 @@ class MatchParameters(TableParameters):
     def named_columns(self, role: columns.Role) -> list[str]:
         """The columns of one of the two tables that the options name, coordinates first."""
         reading = self.reading_of(role)
-        carried = getattr(self, _CARRIED[role])
+        attributes = getattr(self, _COLUMN_LISTS[role])
         names = [reading.lat or "lat", reading.lon or "lon", reading.id]
-        names += carried if isinstance(carried, list) else []
+        names += attributes if isinstance(attributes, list) else []
         for name in ("by", "time"):
-            given = getattr(self, columns.PREFIXES[role] + name) or getattr(self, name)
-            names += [given] if isinstance(given, str) else given or []
+            value = getattr(self, columns.PREFIXES[role] + name) or getattr(self, name)
+            names += [value] if isinstance(value, str) else value or []
         return [*dict.fromkeys(filter(None, names))]
 
     def options(self, observations: Dataset | None, references: Dataset | None) -> MatchOptions:

@@ -226,7 +226,7 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> S
     content = [one.dataset.sha256 for one in asked.sets]
     repeat = terms.repeat(*content, asked.options, asked.on_invalid, delivery)
     id = await _first(service, repeat)
-    # What leaves no job may be sent again as often as a client likes, with a key or without.
+    # An inline answer leaves no job, so a repeated request needs no key.
     if id is None and asked.delivery is None and terms.waits and not why_too_large(asked):
         # After half of the time that the client waits it is not too late to accept a job.
         left = terms.seconds_left()

@@ -206,9 +206,8 @@ async def parsed(service: Service, content: bytearray, model: type[M]) -> M:
             # Meanwhile others were hardly answered. They have as long before the next is read.
             await asyncio.sleep(time.monotonic() - start)
 
-    async with slot(service.reading, service.owner) as held:
-        model_read: M = await held(read())
-        return model_read
+    async with slot(service.reading, service.owner) as start:
+        return await start(read())
 
 
 def _read_json(model: type[M], content: bytes | bytearray) -> M:

@@ -104,7 +104,7 @@ jobs = sa.Table(
     # Whether a runner has it in hand, and how many died with it since it last got on.
     sa.Column("held", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("deaths", sa.Integer, nullable=False, server_default="0"),
-    # Whether it came to its result, which may have been removed since.
+    # True once the job had a result, also after that was removed.
     sa.Column("succeeded", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("message", sa.String, nullable=False),
     sa.Column("problem", sa.JSON),
