@@ -37,7 +37,7 @@ from georesolve.io.datasets import Dataset, PointSet, read_rows, recut
 from georesolve.io.errors import InvalidInput, InvalidOption
 from georesolve.io.extras import needed
 from georesolve.io.layer_files import LAYERS, write_layer
-from georesolve.io.local_files import complete, refuse_special_file, sha256_of
+from georesolve.io.local_files import complete, sha256_of
 from georesolve.io.normalized import written
 from georesolve.io.opener import open_table
 from georesolve.io.outlines import JoinedShapes, ShapeReader
@@ -220,8 +220,6 @@ def resolve(
     start = time.perf_counter()
     sets = files_at(observations, "observations"), files_at(references, "references")
     refuse_as_target(target, [*sets[0], *sets[1]])
-    if isinstance(target, Path):
-        refuse_special_file(target)
     beside = target.parent if scratch is None and isinstance(target, Path) else scratch
     with (
         compiling(shown=False) as compiled,
