@@ -2,7 +2,6 @@
 
 import json
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from inspect import Parameter, signature
@@ -17,17 +16,12 @@ from georesolve.dask_frames import is_collection, matched_later
 from georesolve.engine.compilation import compiling
 from georesolve.engine.gpus import DeviceChoice
 from georesolve.engine.in_memory import Progress, Search
-from georesolve.frames import given, level_of_user
+from georesolve.frames import given, warn_of_extents
 from georesolve.io.columns import NAMED, PREFIXES
 from georesolve.io.errors import InvalidInput, InvalidOption
 from georesolve.io.local_files import complete
 from georesolve.io.points import Points, write_points, write_shapes
-from georesolve.io.validation import (
-    DOZEN,
-    check_match,
-    looks_swapped,
-    of_extents,
-)
+from georesolve.io.validation import check_match
 from georesolve.options import (
     NearestKeywords,
     Options,
@@ -288,12 +282,7 @@ def _checked(
         against = references.part(first_row, points.rows)
     check_match(points, against, match, asked.on_invalid)
     if asked.coordinates == "check":
-        # A part of a set may well lie apart from what the whole lies among.
-        few = min(points.valid_rows, references.valid_rows) < DOZEN
-        are_some = first_row is not None or few
-        remarks = looks_swapped if are_some else of_extents
-        for remark in remarks(points.bbox, references.bbox):
-            warnings.warn(remark, stacklevel=level_of_user())
+        warn_of_extents(points, references, is_part=first_row is not None)
     return match
 
 

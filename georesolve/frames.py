@@ -27,16 +27,15 @@ from georesolve.engine.result_rows import STATUSES
 from georesolve.io import tables
 from georesolve.io.columns import Reading, Role, find_columns
 from georesolve.io.crs import degrees_from
-from georesolve.io.errors import level_of_user as level_of_user
-from georesolve.io.errors import wrong
+from georesolve.io.errors import level_of_user, wrong
 from georesolve.io.formats import Table
-from georesolve.io.geometry import Geometry, coordinates_of
+from georesolve.io.geometry import Geometry, coordinate_names, coordinates_of
 from georesolve.io.layers import refuse_layer
 from georesolve.io.opener import UNBOUNDED, open_table
 from georesolve.io.outlines import ShapeReader
 from georesolve.io.points import Points, PointTable, gather
 from georesolve.io.storage import files_at
-from georesolve.io.validation import of_file
+from georesolve.io.validation import DOZEN, looks_swapped, of_extents, of_file
 from georesolve.query import MatchOptions, with_id
 from georesolve.workers.own_cluster import resolve_on_all_gpus
 
@@ -255,10 +254,11 @@ class _GeoPandas(_Pandas):
             of_crs = transformer.warnings
         shapes = ShapeReader({}, reading, column, self._role) if reading.takes_shapes else None
         lon, lat = coordinates_of(geometries, column, 0, self._role, shapes)
-        names = [*(str(name) for name in self._given.columns), f"{column}_lon", f"{column}_lat"]
-        named = reading._replace(geometry=None, lat=names[-1], lon=names[-2])
+        lat_name, lon_name = coordinate_names(self._names(), column)
+        names = [*self._names(), lon_name, lat_name]
+        named = reading._replace(geometry=None, lat=lat_name, lon=lon_name)
         columns = find_columns(names, named, self._role)
-        attributes = self._converted(names[:-2] if keep is None else {columns.id, *keep})
+        attributes = self._converted(self._names() if keep is None else {columns.id, *keep})
         # A table of no columns has no rows.
         arrays = dict(zip(attributes.column_names, attributes.columns, strict=True))
         arrow = pa.table({**arrays, columns.lon: lon, columns.lat: lat})
@@ -273,6 +273,15 @@ class _GeoPandas(_Pandas):
         if column.dtype.name == "geometry":
             return pa.array(column.to_wkb())
         return super()._column(place)
+
+
+def warn_of_extents(observations: Points, references: Points, *, is_part: bool = False) -> None:
+    """Warn where the extents of two sets show swapped axes, or that the sets lie far apart."""
+    # A part of a set may well lie apart from what the whole lies among.
+    few = min(observations.valid_rows, references.valid_rows) < DOZEN
+    compare = looks_swapped if is_part or few else of_extents
+    for remark in compare(observations.bbox, references.bbox):
+        warnings.warn(remark, stacklevel=level_of_user())
 
 
 class _Cudf(_Columns):

@@ -12,7 +12,7 @@ from georesolve.engine.gpus import DeviceChoice
 from georesolve.engine.in_memory import Search
 from georesolve.engine.plan import cut_by
 from georesolve.engine.questions import Batch, Within
-from georesolve.frames import given
+from georesolve.frames import given, warn_of_extents
 from georesolve.io.columns import Reading, Role
 from georesolve.io.errors import InvalidInput
 from georesolve.io.extras import needed
@@ -183,7 +183,9 @@ def _sets(
             f"earth={earth!r} is for points, but right_df has lines or polygons, which are on a "
             "sphere alone: leave it out"
         )
-    return _points(left_df, "observations"), references
+    observations = _points(left_df, "observations")
+    warn_of_extents(observations, references)
+    return observations, references
 
 
 def _points(frame: "GeoDataFrame", role: Role, *, takes_shapes: bool = False) -> Points:

@@ -300,14 +300,18 @@ class _Shared:
         given = self.max_time
         if given is not None:
             length = nanoseconds(given)
-            is_number = isinstance(given, Real) and not isinstance(given, bool)
+            # numpy counts a timedelta64 among the integers.
+            is_length = isinstance(given, np.timedelta64)
+            is_number = isinstance(given, Real) and not isinstance(given, bool) and not is_length
             if not (length is not None and length >= 0) and not (
                 is_number and 0 <= given < math.inf
             ):
+                unit = np.datetime_data(given.dtype)[0] if is_length else ""
+                advice = ": give days, as months and years differ" if unit in ("M", "Y") else ""
                 raise InvalidOption(
                     "max_time must be a length of time such as '15min', '2h' or '90s' (d, h, min, "
                     "s, ms, us, ns), in Python also a timedelta such as "
-                    f"pandas.Timedelta('1h30min'), or a number, 0 or more, got {given!r}"
+                    f"pandas.Timedelta('1h30min'), or a number, 0 or more, got {given!r}{advice}"
                 )
         filters = self.filters or FilterOptions()
         own, theirs = filters.observation_by, filters.reference_by

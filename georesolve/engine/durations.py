@@ -12,6 +12,13 @@ from georesolve.kernels.filters import GREATEST
 NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 NANOSECONDS |= {"min": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9}
 """Of each unit."""
+_NUMPY_UNITS: dict[str, int | Fraction] = {
+    **NANOSECONDS,
+    "m": NANOSECONDS["min"],
+    "D": NANOSECONDS["d"],
+    "W": 7 * NANOSECONDS["d"],
+    **{unit: Fraction(1, 1000**i) for i, unit in enumerate(("ps", "fs", "as"), 1)},
+}
 _DURATION = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([a-z]+)\s*")
 
 
@@ -24,10 +31,9 @@ def nanoseconds(given: Any) -> Fraction | None:
     if isinstance(given, np.timedelta64):
         unit, size = np.datetime_data(given.dtype)
         # Months and years have no length, and 64 bits of nanoseconds hold 292 years.
-        known = NANOSECONDS.get({"D": "d", "m": "min"}.get(unit, unit))
-        if np.isnat(given) or known is None:
+        if np.isnat(given) or unit not in _NUMPY_UNITS:
             return None
-        return Fraction(int(given.astype(np.int64)) * size * known)
+        return Fraction(int(given.astype(np.int64)) * size * _NUMPY_UNITS[unit])
     if isinstance(given, timedelta):
         more = int(getattr(given, "nanoseconds", 0))
         return Fraction(given // timedelta(microseconds=1) * 1000 + more)

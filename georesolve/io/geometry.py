@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import shapely
 
-from georesolve.io.columns import has_coordinates
+from georesolve.io.columns import has_coordinates, unlike
 from georesolve.io.errors import InvalidInput, wrong, wrong_geometry
 
 if TYPE_CHECKING:
@@ -160,7 +160,12 @@ def geometry_of(
         raise wrong_geometry(
             file, column, f"it holds {', '.join(sorted(kinds))}: only points are supported"
         )
-    return Geometry(column, f"{column}_lat", f"{column}_lon")
+    return Geometry(column, *coordinate_names(schema.names, column))
+
+
+def coordinate_names(names: Sequence[str], column: str) -> tuple[str, ...]:
+    """Return the names for latitudes and longitudes of a geometry column, which no column has."""
+    return unlike(names, (f"{column}_lat", f"{column}_lon"), "_")
 
 
 def crs_of(told: dict[str, Any], named: str | None, field: pa.Field, file: str) -> Any:

@@ -282,6 +282,24 @@ class Points(PointSet):
         )
 
 
+_DAY_MS = 86_400_000
+
+
+def _refuse_times_of_day(table: pa.Table, file: str) -> None:
+    """Refuse columns of date64 that have a time of day: a file would keep the day alone."""
+    for name, column in zip(table.schema.names, table.columns, strict=True):
+        if column.type != pa.date64():
+            continue
+        ms = column.cast(pa.int64())
+        days = pc.multiply(pc.divide(ms, _DAY_MS), _DAY_MS)
+        row = pc.index(pc.equal(days, ms), False).as_py()
+        if row >= 0:
+            time = column[row].cast(pa.timestamp("ms")).cast(pa.string())
+            detail = f"holds the date64 {time}, and a date has no time of day"
+            message = f"the column {name!r} {detail}, in row {row}: cast it to timestamps or date32"
+            raise wrong(file, detail, message, column=name, row=row)
+
+
 def gather(
     table: PointTable, keep: Collection[str] | None, columns: Sequence[str] | None = None
 ) -> Points:
@@ -302,6 +320,7 @@ def gather(
     schema = pa.schema([table.schema.field(name) for name in taken])
     pieces = [batch.select(taken) for batch in table.batches()]
     whole = pa.Table.from_batches(pieces, schema).combine_chunks()
+    _refuse_times_of_day(whole, file)
     lat_deg, lon_deg = (
         degrees(whole[name].chunk(0)) if pieces else np.empty(0) for name in (lat, lon)
     )

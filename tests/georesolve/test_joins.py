@@ -4,6 +4,8 @@ Where distances on a plane and on the globe rank alike (points near each other, 
 GeoPandas itself is asked; elsewhere `tests/oracle.py`.
 """
 
+import warnings
+
 import geopandas
 import numpy as np
 import pandas as pd
@@ -234,3 +236,29 @@ def test_columns_of_several_levels_are_joined_as_geopandas_does(how, sides):
     assert joined.geometry.name == expected.geometry.name
     for name in joined.columns:
         assert joined[name].tolist() == expected[name].tolist()
+
+
+SEVERAL = {
+    "sjoin_nearest": georesolve.sjoin_nearest,
+    "dwithin": lambda left, right: georesolve.sjoin(left, right, distance=1e5),
+    "intersects": lambda left, right: georesolve.sjoin(left, right, predicate="intersects"),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+@pytest.mark.parametrize("crs", [4326, None])
+def test_joins_warn_of_swapped_axes_as_nearest_does(name, crs):
+    chance = np.random.default_rng(5)
+    lat, lon = chance.uniform(47, 55, 30), chance.uniform(6, 15, 30)
+    fine, swapped = frame(lon, lat, crs=crs), frame(lat, lon, crs=crs)
+    for sets, has_warning in (((fine, swapped), 1), ((swapped, fine), 1), ((fine, fine), 0)):
+        messages = []
+        for search in (georesolve.nearest, SEVERAL[name]):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                search(*sets)
+            texts = (str(one.message) for one in caught)
+            messages.append([text for text in texts if "has no CRS" not in text])
+        assert messages[0] == messages[1]
+        assert len(messages[0]) == has_warning
+        assert all("axes of one set look swapped" in text for text in messages[0])

@@ -6,9 +6,14 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import shapely
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
 import georesolve
+from georesolve import files
 from georesolve.client import ServiceRefused
+from georesolve.options import Options
 
 LAT, LON = [1.0, 2.0, 3.0], [4.0, 5.0, 6.0]
 HIDDEN = np.array([False, True, False])
@@ -31,6 +36,8 @@ def listed(matches, name):
     if isinstance(matches, list):
         return [row[name] for row in matches]
     column = matches[name]
+    if isinstance(column, np.ma.MaskedArray):
+        return column.tolist()
     return column.to_list() if isinstance(column, pl.Series) else [*np.asarray(column)]
 
 
@@ -194,3 +201,69 @@ def test_of_a_lazy_frame_no_more_is_computed_than_is_needed():
     assert found["observation_name"].to_list() == [str(value) for value in LAT]
     with pytest.raises(AssertionError, match="this column is not needed"):
         georesolve.nearest(lazy, lazy, observation_columns=["costly"])
+
+
+INTEGERS = st.integers(-(2**65), 2**65) | st.sampled_from(
+    [2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1]
+)
+
+
+@drawn(
+    st.lists(INTEGERS, min_size=1, max_size=4)
+    | st.lists(INTEGERS | st.none(), min_size=1, max_size=4)
+    | st.lists(INTEGERS | st.floats(-10, 10), min_size=1, max_size=4)
+)
+def test_integers_of_a_list_keep_their_value_or_are_refused(numbers):
+    sets = {"lat": [0.0] * len(numbers), "lon": [float(i) for i in range(len(numbers))]}
+    records = [{"lat": 0.0, "lon": float(i), "n": number} for i, number in enumerate(numbers)]
+    integers = [one for one in numbers if isinstance(one, int)]
+    fits = all(-(2**63) <= one < 2**63 for one in integers) or all(
+        0 <= one < 2**64 for one in integers
+    )
+    for table in ({**sets, "n": numbers}, records):
+        try:
+            matches = georesolve.nearest(table, table, columns=["n"])
+        except georesolve.InvalidInput as refused:
+            [place] = refused.errors
+            assert place["column"] == "n"
+            assert len(integers) < len(numbers) or not fits
+            continue
+        result = [None if one != one else one for one in listed(matches, "reference_n")]
+        assert result == numbers
+        if integers == numbers:
+            assert not any(isinstance(one, float | np.floating) for one in result)
+
+
+@pytest.mark.parametrize("columns", [["geometry_lat"], ["geometry_lat", "geometry_lon"]])
+def test_columns_called_as_the_coordinates_of_a_geometry(columns, tmp_path):
+    more = {name: [80.0, 81.0] for name in columns}
+    points = [shapely.Point(8, 50), shapely.Point(9, 51)]
+    frame = geopandas.GeoDataFrame(more, geometry=points, crs=4326)
+    arrow = pa.table({**more, "geometry": shapely.to_wkb(points)})
+    frame.to_parquet(tmp_path / "points.parquet")
+    kinds = [(frame, {}), (arrow, {"geometry": "geometry"}), (tmp_path / "points.parquet", {})]
+    for table, options in kinds:
+        for names in (columns, "*"):
+            matches = georesolve.nearest(table, table, columns=names, **options)
+            assert listed(matches, "distance_m") == [0.0, 0.0]
+            for name in columns:
+                assert listed(matches, f"reference_{name}") == [80.0, 81.0]
+    path = str(tmp_path / "points.parquet")
+    matches = georesolve.Index(frame).nearest(frame, columns=columns)
+    assert listed(matches, "reference_geometry_lat") == [80.0, 81.0]
+    files.resolve(path, path, tmp_path / "out.geojson", Options(columns=columns))
+
+
+def test_a_date_with_a_time_of_day_is_refused(tmp_path):
+    table = pa.table({"lat": LAT, "lon": LON, "d": pa.array([0, None, 86_400_001], pa.date64())})
+    for options in ({"columns": ["d"]}, {"by": "d"}, {"time": "d", "max_time": "1d"}):
+        with pytest.raises(georesolve.InvalidInput, match=r"date64 1970-01-02 00:00:00.001.*row 2"):
+            georesolve.nearest(table, table, **options)
+    assert listed(georesolve.nearest(table, table), "distance_m") == [0.0] * 3
+    with pa.ipc.new_file(tmp_path / "points.arrow", table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(georesolve.InvalidInput, match="not represent a whole number of days"):
+        georesolve.nearest(tmp_path / "points.arrow", table.drop_columns("d"))
+    days = table.set_column(2, "d", table["d"].cast(pa.date32(), safe=False).cast(pa.date64()))
+    matches = georesolve.nearest(days, days, columns=["d"])
+    assert matches["reference_d"].equals(days["d"])
