@@ -216,7 +216,8 @@ class _Shared:
     )
     densify_m: float | None = option(
         None,
-        "metres within which great circles follow a planar edge; 1 by default",
+        "metres within which great circles follow a planar edge, and to which distances to it are "
+        "right; 1 by default",
         ge=0.001,
         allow_inf_nan=False,
     )

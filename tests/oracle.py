@@ -206,3 +206,32 @@ def _minus(a, b):
 def _vector(lat, lon):
     p, q = (mpmath.radians(mpmath.mpf(float(one))) for one in (lat, lon))
     return mpmath.cos(p) * mpmath.cos(q), mpmath.cos(p) * mpmath.sin(q), mpmath.sin(p)
+
+
+def planar_m(lat, lon, ends, samples=9, candidates=48):
+    """Metres from points to the nearest of edges (n, 2, 2) that are straight in degrees.
+
+    Golden section in long doubles, around the nearest samples of all edges.
+    """
+    start, way = ends[:, 0], ends[:, 1] - ends[:, 0]
+    shares = np.linspace(0, 1, samples)
+    degrees = start[:, None] + way[:, None] * shares[:, None]
+    places = cartesian(degrees[..., 1].ravel(), degrees[..., 0].ravel())
+    metres = np.empty(len(lat))
+    for i, point in enumerate(cartesian(lat, lon)):
+        near = np.argpartition(-(places @ point), min(candidates, len(places) - 1))[:candidates]
+        edge, share = np.divmod(near, samples)
+
+        def distance_m(at, edge=edge, i=i):
+            there = start[edge] + way[edge] * at[:, None]
+            return haversine_m(np.longdouble(lat[i]), lon[i], there[:, 1], there[:, 0])
+
+        golden = (np.sqrt(np.longdouble(5)) - 1) / 2
+        low = np.maximum(shares[share] - 1 / (samples - 1), 0).astype(np.longdouble)
+        high = np.minimum(shares[share] + 1 / (samples - 1), 1).astype(np.longdouble)
+        for _ in range(50):
+            left, right = high - golden * (high - low), low + golden * (high - low)
+            is_left = distance_m(left) < distance_m(right)
+            low, high = np.where(is_left, low, left), np.where(is_left, right, high)
+        metres[i] = min(distance_m(at).min() for at in (low, high, (low + high) / 2))
+    return metres

@@ -391,6 +391,20 @@ def test_the_nearest_river_of_airports():
     assert np.allclose(found["distance_m"], metres.min(axis=0), rtol=0, atol=1.4)
 
 
+@pytest.mark.parametrize("densify_m", [None, 0.001])
+def test_distances_to_straight_edges_are_right_to_densify_m(densify_m):
+    rivers = geopandas.read_parquet(ROOT / "samples/rivers.parquet").geometry
+    parts = [shapely.get_coordinates(part) for part in shapely.get_parts(rivers)]
+    edges = np.concatenate([np.stack([part[:-1], part[1:]], axis=1) for part in parts])
+    airports = pd.read_parquet(ROOT / "samples/airports.parquet")[::400]
+    exact = oracle.planar_m(airports["lat"].to_numpy(), airports["lon"].to_numpy(), edges)
+    matches = georesolve.nearest(airports, ROOT / "samples/rivers.parquet", densify_m=densify_m)
+    off = np.abs(matches["distance_m"] - exact)
+    assert off.max() <= (densify_m or 1.0)
+    # The arcs of the default are too few for a millimetre: otherwise the promise could be closer.
+    assert (off.max() <= 0.001) == (densify_m == 0.001)
+
+
 @pytest.mark.parametrize("k", [1, 3, 40])
 @pytest.mark.parametrize("most", [7, WithinShapes.made_pairs])
 def test_the_nearest_points_of_every_shape(k, most, monkeypatch):
