@@ -408,8 +408,8 @@ def _packets(
 
 
 def placed(lat_deg: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Latitudes of what is of a group, of all else NaN."""
-    return np.where(group < 0, np.nan, lat_deg)
+    """Latitudes of observations of the only group of an index, NaN for all others."""
+    return np.where(group == 0, lat_deg, np.nan)
 
 
 def _forest(index: FilteredIndex, filters: Filters) -> Forest:

@@ -286,14 +286,17 @@ def _bounds(values: cp.ndarray, sizes: list[int]) -> cp.ndarray:
 
 @cuda.jit(cache=True)
 def find_parts(  # type: ignore[no-untyped-def]
-    group, time, before, after, earliest, latest, n_parts, length, shift, parts
+    group, time, before, after, earliest, latest, n_groups, n_parts, length, shift, parts
 ):
-    """Write the part of the time of its group that each window's middle is in; -1 for none."""
+    """Write the part of the time of its group that each window's middle is in; -1 for none.
+
+    Only groups below `n_groups` have parts: a larger number might wrap around to one of them.
+    """
     for i in range(cuda.grid(1), parts.size, cuda.gridsize(1)):
         least, greatest = window_of(time[i], before, after)
         first, last = max(least, earliest), min(greatest, latest)
         part = int64(-1)
-        if group[i] >= 0 and first <= last:
+        if group[i] >= 0 and group[i] < n_groups and first <= last:
             begin = earliest >> shift
             first, last = (first >> shift) - begin, (last >> shift) - begin
             part = group[i] * n_parts + (first + ((last - first) >> 1)) // length
@@ -302,13 +305,13 @@ def find_parts(  # type: ignore[no-untyped-def]
 
 @cuda.jit(cache=True)
 def leave_out(lat_deg, group, placed):  # type: ignore[no-untyped-def]
-    """Write latitudes, of what is of no group NaN."""
+    """Write latitudes of observations of group 0, and NaN for all others."""
     for i in range(cuda.grid(1), placed.size, cuda.gridsize(1)):
-        placed[i] = lat_deg[i] if group[i] >= 0 else math.nan
+        placed[i] = lat_deg[i] if group[i] == 0 else math.nan
 
 
 def placed(lat_deg: cp.ndarray, group: cp.ndarray) -> cp.ndarray:
-    """Latitudes of what is of a group, of all else NaN."""
+    """Latitudes of observations of the only group of an index, NaN for all others."""
     import cupy as cp
 
     # Two kernels of CuPy would take a twentieth of the time of small searches.
@@ -407,7 +410,8 @@ def _codes(index: FilteredIndex, filters: Filters, *parts: int) -> cp.ndarray:
     import cupy as cp
 
     codes = cp.empty(filters.group.size, cp.int32)
-    stride(find_parts, codes.size, *filters[:4], *(index.span or (0, 0)), *parts, codes)
+    span = index.span or (0, 0)
+    stride(find_parts, codes.size, *filters[:4], *span, index.n_groups, *parts, codes)
     return codes
 
 

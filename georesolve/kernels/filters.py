@@ -114,7 +114,7 @@ class FilteredIndex(ReferenceIndex):
         return build_index(lat_deg, self.degrees.lon_deg, copies=True)
 
     def restricts(self, filters: Filters) -> bool:
-        """Whether filters leave any reference out; observations of no group count as others."""
+        """Whether filters leave out any reference for observations of the only group."""
         if filters.by_time or filters.skips_own_time or self.n_groups > 1:
             return True
         time = filters.time

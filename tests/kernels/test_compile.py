@@ -166,7 +166,7 @@ for kind in (OfGroup, InPart):
     }
 KERNELS |= {
     "leave_out": (filtered_cuda.leave_out, (F8_1, I4_1, F8_1)),
-    "find_parts": (filtered_cuda.find_parts, (I4_1, I8_1, *[types.int64] * 7, I4_1)),
+    "find_parts": (filtered_cuda.find_parts, (I4_1, I8_1, *[types.int64] * 8, I4_1)),
 }
 KERNELS["rank_by_time"] = (filtered_cuda.rank(True), (*RANKING, FILTERS[InPart]))
 BOXES = (I8_2, F8_3, I8_1)

@@ -81,8 +81,9 @@ def asked(draw):
         return np.array(draw(st.lists(values, min_size=size, max_size=size)), np.int64)
 
     group = whole(st.integers(-1, groups - 1), n).astype(np.int32)
-    codes = whole(st.integers(-2, groups - 1), m).astype(np.int32)
-    codes = np.minimum(codes, group.max(initial=-1))
+    # Groups without any reference are among those of observations.
+    unknown = st.sampled_from([-(2**31), 2**30, 2**31 - 1])
+    codes = whole(st.integers(-2, groups + 1) | unknown, m).astype(np.int32)
     if draw(st.booleans()):
         return references, observations, group, Filters(codes), np.empty(0, np.int64)
     time, own = whole(SECONDS, n), whole(SECONDS, m)
@@ -101,6 +102,20 @@ def asked(draw):
 @given(asked(), st.sampled_from([1, 2, 64]), st.booleans(), st.sampled_from([None, 0.0, 3e6]))
 def test_whatever_is_asked_the_definition_says_it(sets, k, own, distance_m):
     check(*sets, k=k, own=own, distance_m=distance_m)
+
+
+@pytest.mark.parametrize("n_groups", [1, 2])
+@pytest.mark.parametrize("timed", [False, True])
+def test_an_unknown_group_matches_nothing(n_groups, timed):
+    rng = np.random.default_rng(4)
+    references, observations = sphere(rng, 100), sphere(rng, 8)
+    group = rng.integers(0, n_groups, 100).astype(np.int32)
+    group[0] = n_groups - 1
+    time = np.arange(100) if timed else np.empty(0, np.int64)
+    codes = np.array([0, -1, n_groups, 7, 2**30, 2**31 - 1, n_groups - 1, -(2**31)], np.int32)
+    filters = Filters(codes, np.zeros(8, np.int64)) if timed else Filters(codes)
+    for k in (1, 3):
+        check(references, observations, group, filters, time, k=k)
 
 
 @pytest.mark.parametrize("name", ["uniform", "crowds", "NaN", "one point", "no reference"])

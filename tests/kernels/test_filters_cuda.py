@@ -38,7 +38,9 @@ def test_what_is_found_is_what_the_cpu_finds(name, groups, timed):
     n, m = references[0].size, observations[0].size
     group = rng.integers(-1, groups, n).astype(np.int32)
     time = rng.integers(0, 1000, n) if timed else None
-    codes = np.minimum(rng.integers(-1, groups, m), group.max(initial=-1)).astype(np.int32)
+    # Groups without any reference are among those of observations.
+    codes = rng.integers(-1, groups + 2, m).astype(np.int32)
+    codes[::50] = rng.choice([-(2**31), 2**30, 2**31 - 1], codes[::50].size)
     own = rng.integers(0, 1000, m)
     indexes = (
         build_filtered_index(*references, group, time),
