@@ -36,6 +36,7 @@ from georesolve.benchmarks.inputs import Pair, cartesian, near, uniform
 from georesolve.benchmarks.inputs import inputs as drawn
 from georesolve.benchmarks.machine import benchmark_parser, machine, write_figures
 from georesolve.kernels import tree_cpu
+from georesolve.kernels.cache import cached_njit
 from georesolve.kernels.coordinates_cpu import unit_vectors
 from georesolve.kernels.order_cpu import ROW, scratch, sort
 from georesolve.kernels.query import Degrees
@@ -125,7 +126,7 @@ def _query_ball(tree: Any, observations: Pair, k: int) -> np.ndarray:
         return np.concatenate(list(found))
 
 
-@numba.njit(parallel=True, cache=True)
+@cached_njit(parallel=True)
 def haversine_loop(lat, lon, lats, lons, rows):  # type: ignore[no-untyped-def]
     """Find the rows of the nearest references by brute force; arguments are radians."""
     cosines = np.cos(lats)

@@ -4,6 +4,9 @@ Numba tells whether code is stale by the time and the size of the one file in wh
 function stands. The formulas that the function calls stand in other files, and all files of an
 image may have one time. So kernels are kept in a folder that is named for a digest of all sources
 of this package, of the versions of numba and llvmlite, and of the CPU.
+
+Functions outside `kernels` that are compiled with `cached_njit` lie in the same folder. They are
+stale when any source outside `kernels` that uses numba changes.
 """
 
 import gc
@@ -18,10 +21,12 @@ from typing import Any
 import llvmlite
 import numba
 from llvmlite.binding import get_host_cpu_name
+from numba import njit
 from numba.core import caching, codegen, config, dispatcher, event
 from numba.core.runtime import rtsys
 
 _HERE = Path(__file__).resolve().parent
+_PACKAGE = _HERE.parent
 _PREFIX = "georesolve-"
 _NOTE = ".compiled"
 TELLING_ROWS = 1000
@@ -31,17 +36,18 @@ _KEPT = 8
 
 
 class KernelLocator:
-    """Tells numba where the code of this package lies, and nothing of other functions."""
+    """Location of the machine code of a function of georesolve, for numba."""
 
-    def __init__(self, first_line: int) -> None:
-        self._first_line = first_line
+    def __init__(self, file: Path, first_line: int) -> None:
+        self._file, self._first_line = file, first_line
 
     @classmethod
     def from_function(cls, function: Any, file: str) -> "KernelLocator | None":
-        """The locator of a function of this package; None makes numba go on to its own ones."""
-        if Path(file).resolve().parent != _HERE:
+        """Locator of a function of georesolve; None makes numba try its own locators."""
+        path = Path(file).resolve()
+        if not path.is_relative_to(_PACKAGE):
             return None
-        return cls(function.__code__.co_firstlineno)
+        return cls(path, function.__code__.co_firstlineno)
 
     def get_cache_path(self) -> str:
         """The folder."""
@@ -52,17 +58,21 @@ class KernelLocator:
         _folder().mkdir(parents=True, exist_ok=True)
 
     def get_source_stamp(self) -> str:
-        """What numba compares to see that code is not stale: the folder says it all."""
-        return _digest()
+        """Stamp by which numba detects stale code; the folder is enough for kernels."""
+        if self._file.is_relative_to(_HERE):
+            return _digest()
+        return f"{_digest()} {_digest_of_callers()}"
 
     def get_disambiguator(self) -> str:
-        """What tells functions of one name and one file apart."""
-        return str(self._first_line)
+        """Suffix that separates functions of one name, in one file or in files of one name."""
+        folder = self._file.parent.relative_to(_PACKAGE)
+        return f"{'.'.join(folder.parts)}-{self._first_line}"
 
 
 def keep_code_of_kernels(implementation: Any) -> None:
     """Have a cache of numba ask `KernelLocator` first; there is one for CPUs and one for GPUs."""
-    implementation._locator_classes.insert(0, KernelLocator)
+    if KernelLocator not in implementation._locator_classes:
+        implementation._locator_classes.insert(0, KernelLocator)
 
 
 class KernelCache(caching.FunctionCache):
@@ -86,6 +96,13 @@ class KernelCache(caching.FunctionCache):
 def load_code_of_kernels() -> None:
     """Have numba load the code of functions on a CPU through `KernelCache`."""
     dispatcher.FunctionCache = KernelCache
+
+
+def cached_njit(**options: Any) -> Any:
+    """Decorator `numba.njit` with a cache, for loops outside `kernels`."""
+    keep_code_of_kernels(caching.CacheImpl)
+    load_code_of_kernels()
+    return njit(cache=True, **options)
 
 
 class _Compiling(event.TimingListener):
@@ -132,11 +149,23 @@ def kinds_compiled() -> tuple[str, ...]:
 
 @cache
 def digest_of_sources() -> str:
-    """A digest of all sources of this package: what another one has computed may differ."""
+    """Digest of all sources of kernels: other kernels may have computed other results."""
+    return _digest_of({file: file.read_bytes() for file in _HERE.rglob("*.py")})
+
+
+@cache
+def _digest_of_callers() -> str:
+    """Digest of all sources outside `kernels` that may define compiled functions."""
+    files = (file for file in _PACKAGE.rglob("*.py") if not file.is_relative_to(_HERE))
+    sources = {file: file.read_bytes() for file in files}
+    return _digest_of({f: s for f, s in sources.items() if b"numba" in s or b"cached_njit" in s})
+
+
+def _digest_of(sources: dict[Path, bytes]) -> str:
     digest = sha256()
-    for file in sorted(_HERE.glob("*.py")):
-        source = file.read_bytes()
-        digest.update(f"{file.name} {len(source)}\n".encode() + source)
+    for file, source in sorted(sources.items()):
+        name = file.relative_to(_PACKAGE).as_posix()
+        digest.update(f"{name} {len(source)}\n".encode() + source)
     return digest.hexdigest()
 
 

@@ -1,5 +1,6 @@
 """Machine code that numba keeps: used again for the same sources, never for other ones."""
 
+import ast
 import gc
 import os
 import shutil
@@ -119,6 +120,62 @@ def test_all_kernels_are_kept_in_one_folder_of_their_cpu(install, tmp_path):
     (given,) = run(install, _FOLDERS, NUMBA_CACHE_DIR=str(tmp_path / "given"))
     assert Path(given).is_relative_to(tmp_path / "given")
     assert Path(given).name == Path(own[0]).name
+
+
+_OUTSIDE = """
+from georesolve.tiles import loops
+print(loops.double(4.0), sum(loops.double.stats.cache_hits.values()))
+"""
+_LOOPS = """
+from georesolve.kernels.cache import cached_njit
+from georesolve.kernels.hilbert import spread
+from georesolve.tiles.factors import times
+
+@cached_njit(nogil=True)
+def double(x):
+    return times(x) + spread(0)
+"""
+_FACTORS = """
+from numba import njit
+
+@njit
+def times(x):
+    return 2.0 * x
+"""
+
+
+def test_code_outside_kernels_is_stale_when_a_source_changes(install):
+    folder = install / "tiles"
+    folder.mkdir()
+    for name, text in (("__init__", ""), ("loops", _LOOPS), ("factors", _FACTORS)):
+        folder.joinpath(f"{name}.py").write_text(text)
+    assert run(install, _OUTSIDE) == ["8.0 0"]
+    assert run(install, _OUTSIDE) == ["8.0 1"]
+    assert list(folders(install)[0].glob("loops.double-tiles-*.nbi"))
+    for file, old, new, result in (
+        ("tiles/loops.py", "times(x) +", "3 + times(x) +", "11.0"),
+        ("tiles/factors.py", "2.0 * x", "5.0 * x", "23.0"),
+        ("kernels/hilbert.py", "    return ", "    return 1 + ", "24.0"),
+    ):
+        source = install / file
+        times, text = source.stat(), source.read_text()
+        start = text.index("def spread") if "hilbert" in file else 0
+        source.write_text(text[:start] + text[start:].replace(old, new, 1))
+        os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
+        assert run(install, _OUTSIDE) == [f"{result} 0"]
+        assert run(install, _OUTSIDE) == [f"{result} 1"]
+
+
+def test_functions_outside_kernels_are_cached_by_no_other_mechanism():
+    package = Path(georesolve.__file__).parent
+    wrong = [
+        f"{file.relative_to(package)}:{node.value.lineno}"
+        for file in package.rglob("*.py")
+        if file.relative_to(package).parts[0] != "kernels"
+        for node in ast.walk(ast.parse(file.read_bytes()))
+        if isinstance(node, ast.keyword) and node.arg == "cache"
+    ]
+    assert wrong == []
 
 
 def test_an_install_that_cannot_be_written_to_keeps_code_at_home(install, tmp_path):

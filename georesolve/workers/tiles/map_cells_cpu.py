@@ -7,8 +7,8 @@ bits of its column and of its row, so the cells of a tile stand one after the ot
 import math
 
 import numpy as np
-from numba import njit
 
+from georesolve.kernels.cache import cached_njit
 from georesolve.kernels.hilbert import spread
 
 BITS = 26
@@ -19,7 +19,7 @@ MOST_LATITUDE_DEG = 85.05112877980659
 """Where a web map ends: it is a square."""
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def place(lon_deg, lat_deg, distance_m, first_row, cells, distances, rows, bounds):  # type: ignore[no-untyped-def]
     """Write cell, distance and row of the points that a web map shows.
 
@@ -54,7 +54,7 @@ def place(lon_deg, lat_deg, distance_m, first_row, cells, distances, rows, bound
     return shown, beyond
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@cached_njit(nogil=True, error_model="numpy")
 def sort(points, n, spare):  # type: ignore[no-untyped-def]
     """Sort the first `n` points by their cells, in as many passes as the range of these has digits.
 
@@ -109,7 +109,7 @@ def sort(points, n, spare):  # type: ignore[no-untyped-def]
             points[word, i] = to_keys[i]
 
 
-@njit(cache=True, nogil=True)
+@cached_njit(nogil=True)
 def gather(words, files, starts, sizes, begins, ends, points):  # type: ignore[no-untyped-def]
     """Copy from each of some runs what stands between its begin and its end.
 
@@ -125,7 +125,7 @@ def gather(words, files, starts, sizes, begins, ends, points):  # type: ignore[n
         to += ends[run] - begins[run]
 
 
-@njit(cache=True, nogil=True)
+@cached_njit(nogil=True)
 def densest(thread, threads, cells, shift, most):  # type: ignore[no-untyped-def]
     """Find the most points that a square of 2^shift cells has; the cells are sorted.
 
@@ -150,7 +150,7 @@ def densest(thread, threads, cells, shift, most):  # type: ignore[no-untyped-def
         most[thread] = max(most[thread], count)
 
 
-@njit(cache=True, nogil=True)
+@cached_njit(nogil=True)
 def medians(thread, threads, edges, distances, greatest, matched, median_m):  # type: ignore[no-untyped-def]
     """Count the distances between edges that are numbers, and find their median or greatest."""
     n = edges[-1] - edges[0]
