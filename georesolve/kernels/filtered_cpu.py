@@ -483,11 +483,12 @@ def _search(
     brute: bool,
     counts: np.ndarray,
     found: Pairs,
-) -> None:
+) -> int:
     # What is within a distance has no order by time.
     filters = filters._replace(by_time=False)
-    for part, packets, *_ in _packets(_forest(index, filters), index, observations, filters):
-        search_part(part, packets, asked, brute, OnSphere(), index.vectors[:0], counts, found)
+    how = asked, brute, OnSphere(), index.vectors[:0], counts, found
+    parts = _packets(_forest(index, filters), index, observations, filters)
+    return sum(search_part(part, packets, *how) for part, packets, *_ in parts)
 
 
 count, pairs = count_then_fill(_search)

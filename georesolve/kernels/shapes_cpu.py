@@ -397,11 +397,12 @@ def _take_stretches(searched, found, lanes, worsts, lists, sines2, chords):  # t
 @njit(cache=True, nogil=True, error_model="numpy")
 def _search_around(  # type: ignore[no-untyped-def]
     thread, threads, searched, points, lat_deg, lon_deg, order, brute, first_of_all,
-    limits, counts, of_rows, starts, reference, distance_m,
+    limits, counts, of_rows, starts, reference, distance_m, totals,
 ):  # fmt: skip
     """Count the shapes within a distance, by observation or by row, or write them.
 
-    `counts` becomes the number of shapes of each observation, also where they are written.
+    `counts` becomes the number of shapes of each observation. The pass that writes only changes
+    `counts` where they are wrong, and sets `totals` to the number of shapes of each thread.
     """
     searched = borrowed(searched)
     fills, by_row = starts.size > 0, of_rows.size > 0
@@ -416,7 +417,7 @@ def _search_around(  # type: ignore[no-untyped-def]
     ordered = np.empty(RUN), np.empty(RUN)
     ranks = np.empty(RUN, np.int64)
     first, stop = order.size * thread // threads, order.size * (thread + 1) // threads
-    n, alone = _BLOCK, 0
+    n, alone, total = _BLOCK, 0, 0
     while first < stop:
         n = min(n, stop - first)
         _load(points, order, first, n, at, lanes, box)
@@ -492,7 +493,7 @@ def _search_around(  # type: ignore[no-untyped-def]
         begin = 0
         for lane in range(n):
             i = at[lane]
-            if ends[lane] > begin:
+            if ends[lane] != max_ends[lane]:
                 # Most have none, and memory that is far away is not touched for them.
                 counts[i] = ends[lane] - begin
             if not fills:
@@ -504,9 +505,11 @@ def _search_around(  # type: ignore[no-untyped-def]
                 distance_m[starts[i] + j] = ordered[0][j]
                 reference[starts[i] + j] = np.int64(ordered[1][j])
             begin += size
+        total += begin
         first += n
         alone -= 1
         n = 1 if alone > 0 else _BLOCK
+    totals[thread] = total
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -569,16 +572,18 @@ _NO_ROWS = np.empty((0, 0), np.int64)
 def _search(
     index: ShapeIndex, observations: Degrees, asked: Within, by: Algorithm, counts: np.ndarray,
     found: Pairs, of_rows: np.ndarray = _NO_ROWS,
-) -> None:  # fmt: skip
-    degrees = readable(observations)
+) -> int:  # fmt: skip
+    degrees, total = readable(observations), 0
     for part, points, order in in_windows(degrees, _BLOCK, index.n_references):
         threads = threads_for(order.size, _GRAIN)
+        totals = np.zeros(min(threads, len(of_rows)) if of_rows.size else threads, np.int64)
         in_threads(
-            _search_around, min(threads, len(of_rows)) if of_rows.size else threads,
-            _searched(index), points, *(one[part] for one in degrees), order, by == "brute",
-            part.start, asked.chord2, counts[part], of_rows,
-            found.starts[part.start : part.stop + 1], *found[1:],
+            _search_around, totals.size, _searched(index), points, *(one[part] for one in degrees),
+            order, by == "brute", part.start, asked.chord2, counts[part], of_rows,
+            found.starts[part.start : part.stop + 1], *found[1:], totals,
         )  # fmt: skip
+        total += int(totals.sum())
+    return total
 
 
 count, pairs = count_then_fill(_search)

@@ -131,10 +131,9 @@ def _take(collector, tree, node, bits, box, worst):  # type: ignore[no-untyped-d
             lane = lowest_bit(near)
             near &= near - 1
             able = times_within(tree.times, leaf, windows, lane) if timed else (1 << WIDTH) - 1
-            ends[lane] = _take_able(kind, collector, tree, leaf, lane, able)
-            if fills:
-                # There is room for another leaf behind the pairs of each lane.
-                ends[lane] = min(ends[lane], max_ends[lane] + 1)
+            end = _take_able(kind, collector, tree, leaf, lane, able)
+            # There is memory for another leaf behind the pairs of each lane.
+            ends[lane] = min(end, max_ends[lane] + 1) if fills else end
     return worst, 0
 
 
@@ -183,12 +182,13 @@ def load_window(windows, lane, time, before, after, skip):  # type: ignore[no-un
 @njit(cache=True, nogil=True, error_model="numpy")
 def search_within(  # type: ignore[no-untyped-def]
     thread, threads, packets, brute, kind, vectors, first_of_all, bounds, exclude_self, once,
-    first_row, counts, starts, reference, distance_m,
+    first_row, counts, starts, reference, distance_m, totals,
 ):  # fmt: skip
     """Count what is within the distance of the observations of packets, or write their pairs.
 
     Pairs are counted unless there is memory for them. `counts` becomes the number of pairs of each
-    observation, or one too many if the memory of an observation is too small. `vectors` are given
+    observation. The pass that writes only changes `counts` where they are wrong, as threads would
+    share cache lines, and sets `totals` to the number of pairs of each thread. `vectors` are given
     if all references are in one tree.
     """
     forest, points, order, firsts, stops, trees, times, before, after, skip = borrowed(packets)
@@ -204,6 +204,7 @@ def search_within(  # type: ignore[no-untyped-def]
         np.empty(STACK, np.int64), np.empty(TREES_DEEP, np.int64), np.empty(RUN, np.int64),
     )  # fmt: skip
     memory = _memory(0), _memory(0)
+    total = 0
     for packet in range(firsts.size):
         if packet // _TURN % threads != thread:
             continue
@@ -268,7 +269,8 @@ def search_within(  # type: ignore[no-untyped-def]
         stop = 0
         for lane in range(used):
             size = max_ends[lane] - begin
-            counts[places[lane]] = ends[lane] - begin
+            if ends[lane] != max_ends[lane]:
+                counts[places[lane]] = ends[lane] - begin
             put_in_order(found, begin, size, ordered, stop, ranks)
             begin += size + WIDTH
             stop += size
@@ -280,6 +282,8 @@ def search_within(  # type: ignore[no-untyped-def]
                 distance_m[place] = ordered[0][stop]
                 reference[place] = np.int64(ordered[1][stop])
                 stop += 1
+        total += stop
+    totals[thread] = total
 
 
 @njit(inline="always")
@@ -324,11 +328,11 @@ def put_in_order(found, begin, n, into, at, ranks):  # type: ignore[no-untyped-d
 
 
 def count_then_fill(
-    search: Callable[..., None],
+    search: Callable[..., int],
 ) -> tuple[Callable[..., np.ndarray], Callable[..., Pairs]]:
     """Functions `count` and `pairs` by a search that only counts if there is no memory for pairs.
 
-    The search writes the number of pairs of each observation in either case.
+    A search that writes pairs corrects the counts, and returns the number of pairs.
     """
 
     def count(index: Any, observations: Degrees, *asked: Any) -> np.ndarray:
@@ -340,9 +344,10 @@ def count_then_fill(
         counts = count(index, observations, *asked)
         starts = np.append(0, counts.cumsum())
         found = Pairs(starts, np.empty(starts[-1], np.int64), np.empty(starts[-1]))
-        written = np.zeros_like(counts)
-        search(index, observations, *asked, written, found)
+        written = counts.copy()
+        total = search(index, observations, *asked, written, found)
         check_passes(counts, written)
+        check_passes(starts[-1:], np.array([total]), "set of observations")
         return found
 
     return count, pairs
@@ -351,13 +356,15 @@ def count_then_fill(
 def search_part(
     part: slice, packets: Packets, asked: Within, brute: bool, kind: OnSphere | OnEllipsoid,
     vectors: np.ndarray, counts: np.ndarray, found: Pairs,
-) -> None:  # fmt: skip
-    """Search for a part of the observations, in threads."""
+) -> int:  # fmt: skip
+    """Search for a part of the observations, in threads; returns the number of pairs written."""
     here = asked._replace(first_row=asked.first_row + part.start)
+    totals = np.zeros(threads_for(packets.order.size, _GRAIN), np.int64)
     in_threads(
-        search_within, threads_for(packets.order.size, _GRAIN), packets, brute, kind, vectors,
-        part.start, *here, counts[part], found.starts[part.start : part.stop + 1], *found[1:],
+        search_within, totals.size, packets, brute, kind, vectors, part.start, *here, counts[part],
+        found.starts[part.start : part.stop + 1], *found[1:], totals,
     )  # fmt: skip
+    return int(totals.sum())
 
 
 def _search(
@@ -367,20 +374,22 @@ def _search(
     by: Search,
     counts: np.ndarray,
     found: Pairs,
-) -> None:
+) -> int:
     if not index.tree.rows.size:
-        return
+        return 0
     forest, width = forest_of(index.tree), 1 if by == "singles" else LANES
     flat = index.earth == "wgs84"
     kind = OnEllipsoid(ONE, MORE) if flat else OnSphere()
     vectors = index.vectors[:0] if flat else index.vectors
+    total = 0
     for part, points, order in in_windows(
         readable(observations), LANES, index.tree.rows.size, earth=index.earth
     ):
         firsts = np.arange(0, order.size, width)
         stops = np.minimum(firsts + width, order.size)
         packets = Packets(forest, points, order, firsts, stops, firsts * 0, NO_TIMES, 0, 0, False)
-        search_part(part, packets, asked, by == "brute", kind, vectors, counts, found)
+        total += search_part(part, packets, asked, by == "brute", kind, vectors, counts, found)
+    return total
 
 
 count, pairs = count_then_fill(_search)

@@ -63,15 +63,32 @@ def test_counts_that_differ_are_an_error(name):
         for change in (-1, 1, 1 - counts[row], -4, 300):
 
             def search(*arguments, row=row, change=change):
-                module._search(*arguments)
+                total = module._search(*arguments)
                 *_, numbers, pairs = arguments
                 if not pairs.starts.size:
                     numbers[row] += change
+                return total
 
             _, pairs_of = within_cpu.count_then_fill(search)
             with pytest.raises(PassesDisagreeError, match=f"^observation {row} has") as caught:
                 pairs_of(*request)
             assert f"has {counts[row] + change} results" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_an_observation_that_changes_between_the_passes_is_an_error(name):
+    module, arguments = SEARCHES[name]
+    index, observations, *options = arguments()
+    lat_deg = observations.lat_deg.copy()
+
+    def search(*arguments):
+        total = module._search(*arguments)
+        lat_deg[11] = np.nan
+        return total
+
+    _, pairs_of = within_cpu.count_then_fill(search)
+    with pytest.raises(PassesDisagreeError, match=r"^set of observations 0 has"):
+        pairs_of(index, observations._replace(lat_deg=lat_deg), *options)
 
 
 def test_a_disagreement_about_an_index_is_an_error(monkeypatch):
