@@ -25,6 +25,8 @@ from numba import njit
 from numba.core import caching, codegen, config, dispatcher, event
 from numba.core.runtime import rtsys
 
+from georesolve.query import MAX_K
+
 _HERE = Path(__file__).resolve().parent
 _PACKAGE = _HERE.parent
 _PREFIX = "georesolve-"
@@ -176,7 +178,8 @@ def _digest() -> str:
     if features is None:
         features = codegen.get_host_cpu_features()
     versions = f"{numba.__version__} {llvmlite.__version__}"
-    return sha256(f"{digest_of_sources()} {versions} {cpu} {features}".encode()).hexdigest()[:20]
+    content = f"{digest_of_sources()} {MAX_K} {versions} {cpu} {features}"
+    return sha256(content.encode()).hexdigest()[:20]
 
 
 @cache
