@@ -3,6 +3,9 @@
 As on a CPU (`kernels.ellipsoid_cpu`): the walks of the sphere find the nearest by their chords, one
 more than are wanted, and geodesics put these in order. Where the one more may be nearer, all that
 may be are found by `kernels.within_cuda`, by chords, and put in order by their geodesics.
+
+Lists hold 64 references, so no walk finds one more than 64. Counting the references that may be
+among the nearest costs less than finding them, and most counts say that the list is complete.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from numba import cuda
 
 from georesolve.kernels import reduce_cuda, tree_cuda, within_cuda
 from georesolve.kernels.coordinates_cuda import unit_vectors
+from georesolve.kernels.distance import squared_chord
 from georesolve.kernels.ellipsoid import outermost
 from georesolve.kernels.geodesic import geodesic_m
 from georesolve.kernels.launch_cuda import stride
@@ -43,13 +47,24 @@ _MOST_PAIRS = 1 << 25
 
 @cuda.jit(cache=True)
 def settle(  # type: ignore[no-untyped-def]
-    references, observations, by_chord, chord2, reference, key, bounds, open_
+    references,
+    observations,
+    by_chord,
+    chord2,
+    exclude_self,
+    first_row,
+    reference,
+    key,
+    bounds,
+    open_,
+    listed,
 ):
     """A thread an observation, striding over the grid: the k nearest, in the order of geodesics.
 
     Of each there are the nearest by their chords, one more where there is room for it. `bounds`
     becomes the greatest squared chord of what may be among the k, and `open_` says whether there
-    may be more than those.
+    may be more than those. `listed` becomes the number of references within that squared chord that
+    need no search: the k, and the own row.
     """
     k, width = key.shape[1], chord2.shape[1]
     for i in range(cuda.grid(1), key.shape[0], cuda.gridsize(1)):
@@ -66,6 +81,14 @@ def settle(  # type: ignore[no-untyped-def]
                 put(lengths, rows, k - 1, metres, row)
         bounds[i] = outermost(lengths[k - 1])
         open_[i] = chord2[i, k] <= bounds[i] if width > k else chord2[i, width - 1] < math.inf
+        listed[i] = k
+        self_row = first_row + i
+        if exclude_self and 0 <= self_row < references.shape[1]:
+            self_chord2 = squared_chord(
+                observations[0, i], observations[1, i], observations[2, i],
+                references[0, self_row], references[1, self_row], references[2, self_row],
+            )  # fmt: skip
+            listed[i] += self_chord2 <= bounds[i]
         for j in range(k):
             if lengths[j] == math.inf:
                 rows[j] = -1
@@ -100,20 +123,24 @@ class _Part(NamedTuple):
 
 
 def _parts(
-    index: ReferenceIndex, observations: Degrees, asked: Within, by: Search, start: int = 0
-) -> Iterator[_Part]:
-    """The pairs of observations within squared chords, as many at a time as memory holds."""
+    index: ReferenceIndex, observations: Degrees, request: Within, counts: cp.ndarray, by: Search,
+    start: int = 0,
+) -> Iterator[_Part]:  # fmt: skip
+    """The pairs of observations within squared chords, as many at a time as memory holds.
+
+    `counts` are the numbers of pairs of each observation.
+    """
     import cupy as cp
 
-    n = observations.lat_deg.size
-    if n > 1 and int(within_cuda.count(index, observations, asked, by).sum()) > _MOST_PAIRS:
+    n = counts.size
+    if n > 1 and int(counts.sum()) > _MOST_PAIRS:
         for half in (slice(0, n // 2), slice(n // 2, n)):
             some = Degrees(*(one[half] for one in observations))
-            own = asked.chord2[half] if asked.chord2.size > 1 else asked.chord2
-            here = asked._replace(chord2=own, first_row=asked.first_row + half.start)
-            yield from _parts(index, some, here, by, start + half.start)
+            bounds = request.chord2[half] if request.chord2.size > 1 else request.chord2
+            here = request._replace(chord2=bounds, first_row=request.first_row + half.start)
+            yield from _parts(index, some, here, counts[half], by, start + half.start)
         return
-    starts, row, _ = within_cuda.pairs(index, observations, asked, by)
+    starts, row, _ = within_cuda.pairs(index, observations, request, by, counts)
     pair = cp.arange(row.size)
     of = cp.searchsorted(starts, pair, side="right") - 1
     metres = cp.empty(row.size)
@@ -145,23 +172,35 @@ def search(
         module = reduce_cuda if by == "brute" else tree_cuda
         nearest = module.search(index, observations, wider)
         vectors = unit_vectors(*observations, earth="wgs84")
-        bounds, open_ = cp.empty(n), cp.empty(n, cp.bool_)
-        stride(settle, n, index.vectors, vectors, *nearest, *found, bounds, open_)
+        bounds, open_, listed = cp.empty(n), cp.empty(n, cp.bool_), cp.empty(n, cp.int64)
+        own_rows = query.exclude_self, query.first_row
+        stride(
+            settle, n, index.vectors, vectors, *nearest, *own_rows, *found, bounds, open_, listed
+        )
         left = cp.flatnonzero(open_)
         if left.size:
-            _settle_left(index, observations, query, by, left, bounds[left], found)
+            _settle_left(index, observations, query, by, left, bounds, listed, found)
     return answer_of(found) if measure else found
 
 
 def _settle_left(
     index: ReferenceIndex, observations: Degrees, query: Query, by: Search, left: cp.ndarray,
-    bounds: cp.ndarray, found: Found,
+    bounds: cp.ndarray, listed: cp.ndarray, result: Found,
 ) -> None:  # fmt: skip
-    """Write the k nearest of some rows of the observations, from all that may be among them."""
+    """Write the k nearest of some rows of the observations, from all that may be among them.
+
+    Complete lists do not change.
+    """
     import cupy as cp
 
     some = Degrees(*(one[left] for one in observations))
-    for part in _parts(index, some, Within(bounds), by):
+    counts = within_cuda.count(index, some, Within(bounds[left]), by)
+    more = cp.flatnonzero(counts > listed[left])
+    if not more.size:
+        return
+    left, counts = left[more], counts[more]
+    some = Degrees(*(one[left] for one in observations))
+    for part in _parts(index, some, Within(bounds[left]), counts, by):
         rows = left[part.start : part.start + part.size]
         if query.exclude_self:
             others = part.row != query.first_row + rows[part.of]
@@ -173,8 +212,8 @@ def _settle_left(
         rank = cp.arange(of.size) - first[of]
         is_near = rank < query.k
         at = rows[of[is_near]], rank[is_near]
-        found.reference[rows], found.key[rows] = -1, math.inf
-        found.reference[at], found.key[at] = row[is_near], metres[is_near]
+        result.reference[rows], result.key[rows] = -1, math.inf
+        result.reference[at], result.key[at] = row[is_near], metres[is_near]
 
 
 def answer_of(found: Found) -> Answer:
@@ -184,14 +223,16 @@ def answer_of(found: Found) -> Answer:
 
 
 def _within(
-    index: ReferenceIndex, observations: Degrees, asked: Within, by: Search
+    index: ReferenceIndex, observations: Degrees, request: Within, by: Search
 ) -> Iterator[_Part]:
     import cupy as cp
 
-    distances = cp.asarray(asked.chord2)
+    distances = cp.asarray(request.chord2)
     bounds = cp.empty(distances.size)
     stride(bound, distances.size, distances, bounds)
-    for part in _parts(index, observations, asked._replace(chord2=bounds), by):
+    request = request._replace(chord2=bounds)
+    counts = within_cuda.count(index, observations, request, by)
+    for part in _parts(index, observations, request, counts, by):
         limits = distances
         if distances.size > 1:
             limits = distances[part.start : part.start + part.size][part.of]
@@ -199,24 +240,24 @@ def _within(
         yield part._replace(of=part.of[near], row=part.row[near], metres=part.metres[near])
 
 
-def count(index: ReferenceIndex, observations: Degrees, asked: Within, by: Search) -> cp.ndarray:
+def count(index: ReferenceIndex, observations: Degrees, request: Within, by: Search) -> cp.ndarray:
     """How many references lie within the distance of every observation."""
     import cupy as cp
 
     counts = cp.zeros(observations.lat_deg.size, cp.int64)
-    for part in _within(index, observations, asked, by):
+    for part in _within(index, observations, request, by):
         own = cp.bincount(part.of, minlength=part.size)[: part.size]
         counts[part.start : part.start + part.size] = own
     return counts
 
 
-def pairs(index: ReferenceIndex, observations: Degrees, asked: Within, by: Search) -> Pairs:
+def pairs(index: ReferenceIndex, observations: Degrees, request: Within, by: Search) -> Pairs:
     """All references within the distance of every observation, nearest first, equals by row."""
     import cupy as cp
 
     counts = cp.zeros(observations.lat_deg.size, cp.int64)
     rows, metres = [cp.empty(0, cp.int64)], [cp.empty(0)]
-    for part in map(_in_order, _within(index, observations, asked, by)):
+    for part in map(_in_order, _within(index, observations, request, by)):
         own = cp.bincount(part.of, minlength=part.size)[: part.size]
         counts[part.start : part.start + part.size] = own
         rows.append(part.row)

@@ -545,9 +545,18 @@ def count(index: ReferenceIndex, observations: Degrees, asked: Within, by: Searc
     return count_seen(index, _seen(index, observations, by), asked)
 
 
-def pairs(index: ReferenceIndex, observations: Degrees, asked: Within, by: Search) -> Pairs:
-    """All references within the distance of every observation, nearest first, equals by row."""
-    return pairs_seen(index, _seen(index, observations, by), asked)
+def pairs(
+    index: ReferenceIndex,
+    observations: Degrees,
+    request: Within,
+    by: Search,
+    counts: cp.ndarray | None = None,
+) -> Pairs:
+    """All references within the distance of every observation, nearest first, equals by row.
+
+    The pairs are counted first, unless the `counts` of the same search are passed.
+    """
+    return pairs_seen(index, _seen(index, observations, by), request, counts=counts)
 
 
 def count_seen(
@@ -573,11 +582,13 @@ def pairs_seen(
     seen: tuple[Any, ...],
     asked: Within,
     filters: Filtering = EVERYTHING,
+    counts: cp.ndarray | None = None,
 ) -> Pairs:
-    """Likewise."""
+    """The pairs of observations as a pass takes them, which match what filters let them."""
     import cupy as cp
 
-    counts = count_seen(index, seen, asked, filters)
+    if counts is None:
+        counts = count_seen(index, seen, asked, filters)
 
     def fill(starts: cp.ndarray, rows: cp.ndarray, chords2: cp.ndarray) -> cp.ndarray:
         # Brute force would find the references, too, that an index has left out.

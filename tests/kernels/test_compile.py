@@ -184,7 +184,10 @@ KERNELS |= {
 KERNELS |= {
     "settle": (
         ellipsoid_cuda.settle,
-        (F8_2, F8_2, I8_2, F8_2, I8_2, F8_2, F8_1, array(types.boolean, 1)),
+        (
+            *(F8_2, F8_2, I8_2, F8_2, types.boolean, types.int64, I8_2, F8_2, F8_1),
+            *(array(types.boolean, 1), I8_1),
+        ),
     ),
     "measure_pairs": (ellipsoid_cuda.measure, (F8_2, F8_2, I8_1, I8_1, F8_1)),
     "bound_distances": (ellipsoid_cuda.bound, (F8_1, F8_1)),

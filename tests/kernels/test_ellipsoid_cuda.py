@@ -5,7 +5,14 @@ import pytest
 
 cp = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
 
-from georesolve.kernels import build_index, count_within, nearest, within  # noqa: E402
+from georesolve.kernels import (  # noqa: E402
+    build_index,
+    count_within,
+    ellipsoid_cuda,
+    nearest,
+    within,
+    within_cuda,
+)
 from tests.kernels.point_sets import SETS, equatorial, magnitudes, sphere  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -29,6 +36,43 @@ def test_the_nearest(name, k):
     for algorithm in ("auto", "tree", "brute"):
         found = nearest(index, *on_device(observations), k=k, algorithm=algorithm)
         assert same_bytes(found, want), algorithm
+
+
+@pytest.mark.parametrize(
+    "query", [{}, {"exclude_self": True}, {"exclude_self": True, "first_row": -9}]
+)
+@pytest.mark.parametrize("k", [63, 64])
+def test_few_observations_are_searched_again(query, k, monkeypatch):
+    """References that may be among the nearest are counted once, and few of them are found."""
+    references, _ = SETS["uniform"]
+    lat, lon = (axis[:3000].copy() for axis in references)
+    want = nearest(build_index(*references, earth="wgs84"), lat, lon, k=k, **query)
+    sizes = {"count": [], "pairs": []}
+    for name, calls in sizes.items():
+        search = getattr(within_cuda, name)
+
+        def counted(index, observations, *options, search=search, calls=calls):
+            calls.append(observations.lat_deg.size)
+            return search(index, observations, *options)
+
+        monkeypatch.setattr(within_cuda, name, counted)
+    index = build_index(*on_device(references), earth="wgs84")
+    assert same_bytes(nearest(index, *on_device((lat, lon)), k=k, **query), want)
+    assert len(sizes["count"]) <= 1
+    assert sum(sizes["pairs"]) < 300
+
+
+def test_parts_of_pairs_are_counted_once(monkeypatch):
+    references, observations = SETS["uniform"]
+    observations = [axis[:300].copy() for axis in observations]
+    want = within(build_index(*references, copies=True, earth="wgs84"), *observations, 3e6)
+    monkeypatch.setattr(ellipsoid_cuda, "_MOST_PAIRS", 5000)
+    calls = []
+    count = within_cuda.count_seen
+    monkeypatch.setattr(within_cuda, "count_seen", lambda *args: calls.append(1) or count(*args))
+    index = build_index(*on_device(references), copies=True, earth="wgs84")
+    assert same_bytes(within(index, *on_device(observations), 3e6), want)
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("make", [sphere, magnitudes, equatorial])
