@@ -67,7 +67,8 @@ def launch(kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> None:
     """Start a kernel on CuPy's current stream; returns at once.
 
     It is compiled on its first launch. Grid and block have one or two axes; arguments are
-    C-contiguous arrays of CuPy, integers, booleans, or named tuples of such.
+    C-contiguous arrays of CuPy, integers, booleans, or named tuples of such. Another array raises
+    ValueError: compiled code would read it as if it were contiguous.
     """
     import cupy as cp
 
@@ -81,6 +82,12 @@ def launch(kernel: Any, blocks: Any, threads: Any, *arguments: Any) -> None:
             kind = type(argument)
             if kind is cp.ndarray:
                 shape = argument.shape
+                if argument.size and not argument.flags.c_contiguous:
+                    raise ValueError(
+                        f"kernel {kernel.py_func.__name__} got an array of shape {shape} and "
+                        f"strides {argument.strides}; arrays must be C-contiguous: copy it with "
+                        "cupy.ascontiguousarray"
+                    )
                 signature.extend((argument.dtype, len(shape)))
                 # Owner and parent, which are Python objects and none here; then the array itself.
                 values.extend((0, 0, argument.size, argument.itemsize, argument.data.ptr))
