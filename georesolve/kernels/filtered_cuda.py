@@ -79,7 +79,8 @@ class Forest(NamedTuple):
 
     `codes` and `times` are of each of its points, `groups` and `spans` (2, n_boxes) the least and
     the greatest of each box; times and spans are of no points where they do not matter. In parts of
-    time codes are those of parts: `n_parts` a group, each of a `length` in units of 2^`shift`.
+    time codes are those of parts: `n_parts` a group, each of a `length` in units of 2^`shift`. The
+    points of a code are in `max_leaves` at most.
     """
 
     points: cp.ndarray
@@ -94,6 +95,7 @@ class Forest(NamedTuple):
     n_parts: int = 1
     length: int = 1
     shift: int = 0
+    max_leaves: int = 0
 
 
 @cuda.jit(device=True, forceinline=True)
@@ -374,7 +376,12 @@ def _grown(
     if time.size:
         times[: rows.size] = time[rows]
         spans = _bounds(time[rows], sizes)
-    return Forest(*tree[:5], standing, _bounds(codes, sizes), times, spans)
+    max_leaves = 0
+    if rows.size:
+        edges = cp.flatnonzero(cp.diff(codes, prepend=-1, append=-1))
+        # The first and the last leaf may have points of other codes, too.
+        max_leaves = int(cp.diff(edges).max()) // WARP + 2
+    return Forest(*tree[:5], standing, _bounds(codes, sizes), times, spans, max_leaves=max_leaves)
 
 
 def _reaching(index: FilteredIndex, width: int) -> Forest:
@@ -439,11 +446,11 @@ def _contiguous(filters: Filters) -> Filters:
 
 def _taken(
     index: FilteredIndex, observations: Degrees, filters: Filters, chord2: float
-) -> tuple[cp.ndarray, cp.ndarray, ReferenceIndex, OfGroup | InPart] | None:
+) -> tuple[cp.ndarray, cp.ndarray, ReferenceIndex, OfGroup | InPart, int] | None:
     """What walks take, if anything is there; references are no farther than a squared chord.
 
-    Rows of observations, sorted over their box, their unit vectors by row, the index, and the
-    filters.
+    Rows of observations, sorted over their box, their unit vectors by row, the index, the filters,
+    and the maximum number of leaves of a group.
     """
     group = filters.group
     if not index.time.size:
@@ -460,7 +467,7 @@ def _taken(
     filtering = _filtering(index, filters._replace(group=group), chord2, *forest[5:8])
     tree = Tree(forest.points, forest.corners, forest.boxes, forest.starts, forest.box, fine=False)
     plain = ReferenceIndex(index.vectors, tree)
-    return rows, vectors, plain, filtering
+    return rows, vectors, plain, filtering, forest.max_leaves
 
 
 def search(
@@ -485,11 +492,12 @@ def search(
         taken = _taken(index, observations, asked, chord2)
         if taken is None:
             return _nothing(n, query)
-        rows, vectors, plain, filtering = taken
+        rows, vectors, plain, filtering, max_leaves = taken
         into = Found(cp.empty((n, query.k), cp.int64), cp.empty((n, query.k)))
         launch_walk(
-            plain, vectors, query, into, rows=rows, width=WARP if packets else 1, filters=filtering
-        )
+            plain, vectors, query, into, rows=rows, width=WARP if packets else 1,
+            filters=filtering, max_leaves=max_leaves,
+        )  # fmt: skip
         return into
 
     return by_reach(index, filters, find)
@@ -546,7 +554,7 @@ def _seen(
         return index, seen, _filtering(index, filters, math.inf, *by_row)
     taken = _taken(index, observations, filters, math.inf) if n else None
     if taken is not None:
-        rows, vectors, plain, filtering = taken
+        rows, vectors, plain, filtering, _ = taken
         return plain, (vectors.ravel(), 4, 1, n, rows, WARP), filtering
     return ReferenceIndex(index.vectors[:, :0], None), (rows, 0, 0, n, rows, 0), EVERYTHING
 

@@ -13,10 +13,11 @@ import math
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from numba import cuda, float64, int64
+from numba import cuda, float64, int64, uint32
 
 from georesolve.kernels.coordinates_cuda import answer_of, unit_vectors
 from georesolve.kernels.distance import squared_chord
+from georesolve.kernels.filters_cuda import asked_by, group_of, matches
 from georesolve.kernels.launch_cuda import blocks_for, launch, resident_blocks
 from georesolve.kernels.query import Answer, Degrees, Found, Query
 from georesolve.kernels.sizes_cuda import WARP
@@ -224,6 +225,67 @@ def search_hard(
         hard_min_reduce(many), resident_blocks(_hard_blocks(many)), (WARP, _HARD_WARPS),
         references, observations, row_step, axis_step, hard, n_hard, *asked,
     )  # fmt: skip
+
+
+@cuda.jit(device=True, forceinline=True)
+def _position_of(codes, code):  # type: ignore[no-untyped-def]
+    """Position of the first point of a code or a greater one; padding, of code -1, comes last."""
+    low, high = int64(0), int64(codes.size)
+    while low < high:
+        middle = (low + high) >> 1
+        if int64(uint32(codes[middle])) < code:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@cuda.jit(cache=True, max_registers=_HARD_REGISTERS // 2)
+def compare_group(  # type: ignore[no-untyped-def]
+    points, observations, row_step, axis_step, aborted, n_aborted,
+    k, exclude_self, first_row, measure, reference, chord2, filters,
+):  # fmt: skip
+    """Find the closest references of some observations among all points of their groups.
+
+    Grid ``(blocks,)``, block ``(32, warps)``; a block searches for one observation at a time, and
+    its warps stride over the points of the group, which follow each other. Parameters are as those
+    of `hard_min_reduce`; `points` and filters are those of a tree.
+    """
+    rows = cuda.shared.array((_HARD_WARPS, MAX_K), int64)
+    chords2 = cuda.shared.array((_HARD_WARPS, MAX_K), float64)
+    warp = cuda.threadIdx.y
+    for place in range(cuda.blockIdx.x, n_aborted[0], cuda.gridDim.x):
+        i = int64(aborted[place])
+        x = observations[i * row_step]
+        y = observations[i * row_step + axis_step]
+        z = observations[i * row_step + 2 * axis_step]
+        self_row = first_row + i if exclude_self else int64(NOT_A_ROW)
+        request = asked_by(filters, i)
+        group = int64(group_of(filters, request))
+        start, stop = _position_of(filters.codes, group), _position_of(filters.codes, group + 1)
+        nearest = no_list()
+        for first in range(start + WARP * warp, stop, WARP * _HARD_WARPS):
+            at = first + cuda.threadIdx.x
+            row = int64(-1)
+            apart2 = math.inf
+            if at < stop and matches(filters, request, at):
+                row = int64(points[at, 3])
+                if row != self_row:
+                    apart2 = squared_chord(x, y, z, points[at, 0], points[at, 1], points[at, 2])
+            nearest = list_merge(k, nearest, apart2, row)
+        list_store(k, nearest, rows[warp], chords2[warp], False)
+        cuda.syncthreads()
+        if warp == 0:
+            nearest = list_of(k, _HARD_WARPS, chords2, rows, 0, 0)
+            list_store(k, nearest, reference[i], chord2[i], measure and k > 1)
+        cuda.syncthreads()
+
+
+def search_groups(points: cp.ndarray, *request: Any) -> None:
+    """Search for the observations of aborted walks with filters: see `compare_group`."""
+    launch(
+        compare_group, resident_blocks(_hard_blocks(True)), (WARP, _HARD_WARPS), points, *request
+    )
 
 
 def _reduce(candidate_row: cp.ndarray, candidate_chord2: cp.ndarray) -> Found:

@@ -14,8 +14,8 @@ one; so a walk never opens much more than its observations need.
 Where references are all but equally near, no bound leaves any out: a walk that has opened a share
 of the tree gives up, and its observations are compared with every reference
 (`kernels.reduce_cuda.search_hard`). Walks of a fine tree give up much sooner, and walks in float64
-come first (`kernels.precise_cuda`). Walks with filters (`kernels.filters_cuda`), which those of one
-group take together, never give up.
+come first (`kernels.precise_cuda`). Observations of one group walk together where there are filters
+(`kernels.filters_cuda`); a walk that gives up is replaced by a comparison with all of the group.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ from georesolve.kernels.keys_cuda import COLUMNS, Several
 from georesolve.kernels.launch_cuda import blocks_for, launch
 from georesolve.kernels.precise_cuda import search_precisely
 from georesolve.kernels.query import Found, Query
-from georesolve.kernels.reduce_cuda import search_hard
+from georesolve.kernels.reduce_cuda import search_groups, search_hard
 from georesolve.kernels.sizes_cuda import WARP
 from georesolve.kernels.warp_cuda import (
     ALL_LANES,
@@ -118,7 +118,6 @@ _REGISTERS = {1: 48, 2: 80, 4: 80, 8: 80, 16: 80, 32: 96, 64: 128}
 """Registers a thread that lists of so many places get: the compiler would choose worse."""
 _MORE_REGISTERS = 16
 """What a walk of a fine tree gets besides."""
-_NO_END = (1 << 31) - 1
 
 _BUNDLES = {16: 4, 32: 8, 64: 8}
 """Slots a bundle, of lists of so many places; shorter lists are all heads."""
@@ -365,11 +364,12 @@ def walk(places: int, fine: bool, filtering: Any = Everything) -> Any:
 def launch_walk(
     index: ReferenceIndex, vectors: cp.ndarray, query: Query, found: Found, *,
     rows: cp.ndarray | None = None, by_axis: bool = False, width: int = 1, measure: bool = False,
-    filters: Filtering = EVERYTHING,
+    filters: Filtering = EVERYTHING, max_leaves: int | None = None,
 ) -> None:  # fmt: skip
     """Walk for observations, and write what is found for each into its row.
 
     Unit vectors have the shape (n, 4) or, by axis, (3, n). No rows stand for all, as they come.
+    The points of a group are in `max_leaves` at most if there are filters.
     """
     import cupy as cp
 
@@ -384,12 +384,9 @@ def launch_walk(
     observations = (vectors.ravel(), row_step, axis_step)
     hard = (cp.empty(n, cp.int32), cp.zeros(1, cp.int32))
     # Few observations leave most of the device to brute force, which then takes no longer.
-    leaves = index.tree.points.shape[0] // WARP
+    leaves = max_leaves or index.tree.points.shape[0] // WARP
     least = _PATIENCE + places
     share = max(least, leaves * min(n, _FILL) // (_PART * _FILL))
-    if filters is not EVERYTHING:
-        # What filters leave to compare is less than all references.
-        share = _NO_END
     kind: Any = type(filters)
     launch(
         walk(places, fine, kind), blocks_for(n, width * warps), (WARP, warps),
@@ -401,8 +398,10 @@ def launch_walk(
         given_up, hard = hard, (cp.empty(n, cp.int32), cp.zeros(1, cp.int32))
         search_precisely(index, *observations, *given_up, *asked, share, *hard)
         most_ties = 0
-    if leaves + most_ties >= share:
+    if leaves + most_ties >= share and filters is EVERYTHING:
         search_hard(index.vectors, *observations, *hard, *asked)
+    elif leaves + most_ties >= share:
+        search_groups(index.tree.points, *observations, *hard, *asked, filters)
     if measure and query.k == 1:
         # Not by the walk: metres would take registers that its warps need.
         answer_of(found)

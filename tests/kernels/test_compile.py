@@ -142,6 +142,7 @@ KERNELS |= {
         (I8_1, types.int64, I4_1, F8_1, I4_1, F8_1, I8_1, F8_1),
     ),
 }
+RESULTS = (types.boolean, I8_2, F8_2)
 RANKING = (F8_2, F4_2, I4_1, U4_1, I8_2, F8_2, I8_1, I8_1, types.boolean, *QUERY, I8_2, F8_2)
 for kind in (OfGroup, InPart):
     own = FILTERS[kind]
@@ -163,6 +164,10 @@ for kind in (OfGroup, InPart):
             (F8_2, *SEEN, types.int64, *WITHIN[:-1], own),
         ),
         f"rank_{kind.__name__}": (filtered_cuda.rank(False), (*RANKING, own)),
+        f"compare_group_{kind.__name__}": (
+            reduce_cuda.compare_group,
+            (*(F8_2, F8_1, types.int64, types.int64, I4_1, I4_1), *QUERY, *RESULTS, own),
+        ),
     }
 KERNELS |= {
     "leave_out": (filtered_cuda.leave_out, (F8_1, I4_1, F8_1)),
@@ -218,6 +223,7 @@ VARIANTS = {
     "compare_all_OfGroup",
     "rank_OfGroup",
     "rank_InPart",
+    "compare_group_OfGroup",
 }
 """Kernels of the same code as another one, with other constants: `tests/faults` has them."""
 FIRST = [name for name in KERNELS if name not in VARIANTS]

@@ -10,10 +10,11 @@ from georesolve.kernels import (  # noqa: E402
     build_filtered_index,
     count_within,
     nearest,
+    walk_cuda,
     within,
 )
 from georesolve.kernels.filters import GREATEST  # noqa: E402
-from tests.kernels.point_sets import SETS  # noqa: E402
+from tests.kernels.point_sets import SETS, circle, sphere  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -75,6 +76,81 @@ def test_what_is_found_is_what_the_cpu_finds(name, groups, timed):
                 same_bytes(gpu, here, (distance_m, more))
                 counts = count_within(indexes[1], *degrees, distance_m, filters=there, **more)
                 assert (counts.get() == np.diff(here.starts)).all()
+
+
+@pytest.fixture
+def aborted(monkeypatch):
+    """Numbers of observations that walks gave up."""
+    numbers = []
+    search = walk_cuda.search_groups
+
+    def counted(*arguments):
+        numbers.append(int(arguments[5][0]))
+        search(*arguments)
+
+    monkeypatch.setattr(walk_cuda, "search_groups", counted)
+    return numbers
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Walks that give up after their first leaf."""
+    monkeypatch.setattr(walk_cuda, "_PATIENCE", -63)
+    monkeypatch.setattr(walk_cuda, "_PART", 1 << 20)
+    walk_cuda.walk.cache_clear()
+    yield
+    walk_cuda.walk.cache_clear()
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("n", [64, 1 << 17])
+def test_a_crowded_group_is_compared_with_all_of_it(timed, n, aborted):
+    """References of one group on a ring around its observations, and others anywhere."""
+    rng = np.random.default_rng(29)
+    sets = circle(rng, 0.0, 20_000), sphere(rng, 10_000)
+    references = tuple(np.concatenate(pair) for pair in zip(*sets, strict=True))
+    group = np.repeat([1, 0], [20_000, 10_000]).astype(np.int32)
+    time = rng.integers(0, 100, group.size) if timed else None
+    codes = rng.integers(0, 2, n).astype(np.int32)
+    observations = 90 - rng.choice([0, 1e-9], n), rng.uniform(-180, 180, n)
+    filters = Filters(codes, rng.integers(0, 100, n), 20, 20) if timed else Filters(codes)
+    indexes = (
+        build_filtered_index(*references, group, time),
+        build_filtered_index(*on_device(references), *on_device((group, time))),
+    )
+    sample = rng.permutation(n)[:200]
+    few = filters._replace(group=codes[sample])
+    if timed:
+        few = few._replace(time=filters.time[sample])
+    for k in (1, 5, 64):
+        aborted.clear()
+        here = nearest(indexes[0], *(axis[sample] for axis in observations), k=k, filters=few)
+        there = Filters(*on_device(filters))
+        gpu = nearest(indexes[1], *on_device(observations), k=k, filters=there)
+        same_bytes([one[cp.asarray(sample)] for one in gpu], here, k)
+        assert sum(aborted) >= (codes == 1).sum() // 2
+
+
+@pytest.mark.parametrize("groups", [2, 300])
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize("name", ["uniform", "crowds", "NaN", "one point"])
+def test_walks_that_give_up_find_what_the_cpu_finds(name, groups, timed, impatient, aborted):
+    rng = np.random.default_rng(31)
+    references, observations = SETS[name]
+    n, m = references[0].size, observations[0].size
+    group = rng.integers(-1, groups, n).astype(np.int32)
+    time = rng.integers(0, 1000, n) if timed else None
+    codes, instants = rng.integers(-1, groups, m).astype(np.int32), rng.integers(0, 1000, m)
+    filters = Filters(codes, instants, 40, 400) if timed else Filters(codes)
+    index = build_filtered_index(*references, group, time)
+    on_gpu = build_filtered_index(*on_device(references), *on_device((group, time)))
+    there = Filters(*on_device(filters))
+    for k in (1, 5, 64):
+        for more in ({"max_distance_m": 2e6}, {"exclude_self": True}):
+            here = nearest(index, *observations, k=k, filters=filters, **more)
+            gpu = nearest(on_gpu, *on_device(observations), k=k, filters=there, **more)
+            same_bytes(gpu, here, (k, more))
+    assert sum(aborted) > 0
 
 
 @pytest.mark.parametrize("span", [1000, 1 << 62, (1 << 64) - 1])
