@@ -55,17 +55,20 @@ class Given:
 
     def points(self, reading: Reading, keep: Collection[str] | None) -> Points:
         """Its rows, checked; `keep` names the columns that a result may carry, None for all."""
+        points = self._gather(reading, keep)
+        if reading.coordinates == "check":
+            for remark in of_file(points, self._role):
+                warnings.warn(remark, stacklevel=level_of_user())
+        return points
+
+    def _gather(self, reading: Reading, keep: Collection[str] | None) -> Points:
         refuse_layer(reading, self._role)
         try:
             part, found, columns = self._part(reading, keep)
         except tables.NoColumn as error:
             told, place = str(error), {"column": error.column, "row": error.row}
             raise wrong(self._role, error.detail, told, **place) from None
-        points = gather(PointTable(part, found, self._role, UNBOUNDED), keep, columns)
-        if reading.coordinates == "check":
-            for remark in of_file(points, self._role):
-                warnings.warn(remark, stacklevel=level_of_user())
-        return points
+        return gather(PointTable(part, found, self._role, UNBOUNDED), keep, columns)
 
     def _part(self, reading: Reading, keep: Collection[str] | None) -> _Part:
         try:
@@ -135,7 +138,7 @@ def _as_table(arrow: pa.Table, points: Geometry | None = None) -> Table:
 class _Files(Given):
     """The path or the address of a file, a folder or a glob."""
 
-    def points(self, reading: Reading, keep: Collection[str] | None) -> Points:
+    def _gather(self, reading: Reading, keep: Collection[str] | None) -> Points:
         files = files_at(self._given, self._role)
         if keep is not None:
             reading = reading._replace(kept=tuple(keep))

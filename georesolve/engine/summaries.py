@@ -43,7 +43,8 @@ def summarize(
             continue
         sums = sums or _Sums.of(values.addends.take(rows), starts)
         if kind == "mean":
-            columns[kind] = pa.array(sums.quotients(counts[is_filled]), pa.float64()).take(places)
+            means = sums.means(values.sum_type, counts[is_filled])
+            columns[kind] = pa.array(means, pa.float64()).take(places)
         else:
             columns[kind] = sums.column(values.sum_type, is_filled, valid)
     return columns
@@ -86,9 +87,10 @@ class _Sums(NamedTuple):
     def column(self, kind: pa.DataType, is_filled: np.ndarray, valid: np.ndarray) -> pa.Array:
         """Return sums for all observations as a column, 0 where there is no value."""
         if pa.types.is_floating(kind):
+            over, under = self.unit.as_integer_ratio()
             floats = np.zeros(valid.size)
             try:
-                floats[is_filled] = self.quotients(np.ones(len(self.words), np.int64))
+                floats[is_filled] = [total * over / under for total in self.totals()]
             except OverflowError:
                 raise OverflowError("64 bits") from None
             return pa.array(floats, mask=~valid)
@@ -110,18 +112,25 @@ class _Sums(NamedTuple):
                 raise OverflowError(limit) from None
         return column
 
-    def quotients(self, divisors: np.ndarray) -> list[float]:
-        """Divide each sum, rounded once."""
+    def means(self, kind: pa.DataType, sizes: np.ndarray) -> list[float]:
+        """Return the mean of each range: the sum in its type by the size, or the exact quotient."""
+        over, under = self.unit.as_integer_ratio()
+        means, is_float = [], pa.types.is_floating(kind)
+        for total, size in zip(self.totals(), sizes.tolist(), strict=True):
+            # Python rounds the quotient of two integers once.
+            exact = total * over / (under * size)
+            try:
+                means.append(total * over / under / size if is_float else exact)
+            except OverflowError:
+                means.append(exact)
+        return means
+
+    def totals(self) -> list[int]:
+        """Return the sums in units."""
         width = 4 * self.words.shape[1]
         content = self.words.astype(np.uint32).tobytes()
-        over, under = self.unit.as_integer_ratio()
-        # Python rounds the quotient of two integers once.
-        return [
-            int.from_bytes(content[i * width : (i + 1) * width], "little", signed=True)
-            * over
-            / (under * divisor)
-            for i, divisor in enumerate(divisors.tolist())
-        ]
+        starts = range(0, len(content), width)
+        return [int.from_bytes(content[at : at + width], "little", signed=True) for at in starts]
 
 
 def _words(addends: pa.Array) -> tuple[Iterable[np.ndarray], Fraction]:

@@ -136,21 +136,17 @@ def geometry_of(
         column = named if named is not None else geo.get("primary_column")
         if column is None and not has_coordinates(schema.names):
             typed = [field.name for field in schema if extension_name(field) in _EXTENSIONS]
-            if len(typed) > 1:
+            candidates = [*geo.get("columns", {})] or typed
+            if len(candidates) > 1:
                 detail = (
-                    f"the columns {' and '.join(map(repr, typed))} all hold geometries: name one "
-                    f"with the option {prefix}geometry=..."
+                    f"several geometry columns ({', '.join(map(repr, candidates))}): name one with "
+                    f"the option {prefix}geometry=..."
                 )
-                raise wrong(file, detail, column=typed[0])
-            column = typed[0] if typed else None
+                raise wrong(file, detail, column=candidates[0])
+            column = candidates[0] if candidates else None
         about = geo.get("columns", {}).get(column, {})
     except (ValueError, AttributeError) as error:
         raise InvalidInput(f"{file}: its GeoParquet metadata cannot be read: {error}") from None
-    if column is None and len(columns := geo.get("columns", {})) > 1:
-        raise InvalidInput(
-            f"{file}: it has several geometry columns ({', '.join(map(repr, columns))}): name one "
-            "with the option observation_geometry or reference_geometry"
-        )
     if column is None:
         return None
     if column not in schema.names:

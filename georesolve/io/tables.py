@@ -113,7 +113,8 @@ def as_table(
 def as_array(values: Any) -> np.ndarray:
     """Array of numpy; a list becomes one of objects, as numpy rounds and casts mixed values."""
     if isinstance(values, list | tuple):
-        return np.fromiter(values, object, len(values))
+        # A list without values has the type that numpy gives an empty list.
+        return np.fromiter(values, object, len(values)) if values else np.empty(0)
     # An array of CuPy is copied by no other call.
     return np.asanyarray(values.get() if type(values).__module__.startswith("cupy") else values)
 

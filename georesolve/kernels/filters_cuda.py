@@ -182,10 +182,10 @@ def _(filters, asked, i):  # type: ignore[no-untyped-def]
 
 
 @cuda.jit(device=True, forceinline=True)
-def _allows(asked, time):  # type: ignore[no-untyped-def]
+def _allows(window, time):  # type: ignore[no-untyped-def]
     """Tell whether a time is in the window of an observation, and not its own where it skips."""
-    is_own = asked.skips and time == asked.time
-    return asked.least <= time and time <= asked.greatest and not is_own
+    is_own = window.skips and time == window.time
+    return window.least <= time and time <= window.greatest and not is_own
 
 
 @cuda.jit(device=True, forceinline=True)

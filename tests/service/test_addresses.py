@@ -17,7 +17,7 @@ WRONG = {"X-API-Key": "gr_wrong"}
 def watched(tmp_path_factory, request):
     """A service with a key, without a cluster, behind a proxy on 127.0.0.1."""
     data_dir = tmp_path_factory.mktemp("watched") / "data"
-    key = new_key(data_dir, "ann")
+    key = new_key(data_dir, "ann", "--role", "admin")
     flags = [*NO_CLUSTER, "--log-format", request.param]
     with running_service(data_dir, *flags, ready=False) as client:
         yield client, key, request.param

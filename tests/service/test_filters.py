@@ -135,7 +135,6 @@ def test_what_python_refuses_is_refused_in_its_words(service, ids, options):
     for send in (look_up, run_nearest):
         answer = send(service, {**ids, **options})
         assert answer.status_code == 400, answer.text
-        assert "timedelta" not in answer.text, "nobody can send one over HTTP"
         # The name of an option may stand in a pointer before what is said of it.
         assert answer.json()["detail"].endswith(words.partition(" ")[2]), answer.text
 

@@ -143,10 +143,6 @@ REFUSED = {
     "offsets that lead out": (offsets(0, 2, 400), "arrow"),
     "offsets that fall": (offsets(0, 4, 2), "arrow"),
     "offsets below zero": (offsets(-1, 2, 4), "arrow"),
-    "run ends": (
-        arrow(with_column(pa.RunEndEncodedArray.from_arrays(pa.array([9], pa.int32()), [5]))),
-        "arrow",
-    ),
     "gzip": (gzip.compress(LINES), "csv"),
     "zip": (b"PK\3\4" + LINES, "csv"),
     "a line of 20 MB": (b"lat,lon,name\n1,2," + b"x" * 20_000_000, "csv"),

@@ -3,11 +3,12 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from georesolve.workers.jobs import Job, MatchOptions
 from hypothesis import given
 from hypothesis import strategies as st
 
+from georesolve.query import MatchOptions
 from georesolve.service.maps.picture import scale_of
+from georesolve.workers.job import Job
 from georesolve.workers.results.distances import PERCENTS, Distances, Histogram, measure
 from tests.conftest import store_points
 from tests.workers.test_assembly import put_together
@@ -55,7 +56,7 @@ def test_tied_distances_have_the_colour_that_begins_with_them(groups, colours, t
     """The colour begins at the first percentile of the scale that is at the distance."""
     (tmp_path / "job" / "parts").mkdir(parents=True)
     seen = store_points(pa.table({"lat": [1.0], "lon": [2.0]}), tmp_path / "points.parquet")
-    job = Job("job", tmp_path / "job", seen, seen, MatchOptions())
+    job = Job(seen, seen, MatchOptions(), id="job", folder=tmp_path / "job")
     metres = np.repeat([*groups], [*groups.values()])
     table = {"observation": np.arange(1000), "distance_m": metres, "status": ["matched"] * 1000}
     distances = measure(put_together(job, pa.table(table), [0, 1000]))

@@ -7,10 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import shapely
-from georesolve.intake.shapes import Edging
-from georesolve.workers.maps.map_shapes import shapes_in
-from georesolve.workers.sets.datasets import Outlines
 
+from georesolve.io.datasets import Edging, Outlines
+from georesolve.workers.tiles.map_shapes import shapes_in
 from tests.conftest import store_points
 
 WORLD = (-180.0, -85.0, 180.0, 85.0)
@@ -21,9 +20,9 @@ def drawn_in(view, shapes, tmp_path):
     table = pa.table(
         {"geometry": shapely.to_wkb(shapes), "lat": [0.0] * len(shapes), "lon": [0.0] * len(shapes)}
     )
-    made = store_points(table, tmp_path / "shapes.parquet")
-    made = replace(made, outlines=Outlines("geometry", Edging(), 1))
-    features = [json.loads(one) for one in shapes_in(made, view)[1]]
+    points = store_points(table, tmp_path / "shapes.parquet")
+    dataset = replace(points, outlines=Outlines("geometry", Edging(), 1))
+    features = [json.loads(one) for one in shapes_in(dataset, view)[1]]
     return [
         (one["properties"]["reference"], shapely.from_geojson(json.dumps(one["geometry"])))
         for one in features
