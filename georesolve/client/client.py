@@ -239,8 +239,11 @@ class AsyncClient:
             return like(table, observations)
         async with self._form(observations, references) as (body, is_sent):
             if is_sent and body.size <= _LITTLE_BYTES:
-                headers = _once({"Prefer": f"wait={_WAIT_SECONDS}"})
-                response = await self._send("POST", "/resolve", body, options, headers)
+                headers = {"Prefer": f"wait={_WAIT_SECONDS}"}
+                # With a key even a small request becomes a job, so the first attempt has none.
+                response = await self._send(
+                    "POST", "/resolve", body, options, headers, _with_key(headers)
+                )
                 if response.status_code == httpx.codes.OK:
                     if "monitor" in response.links:
                         await self._forget(response.links["monitor"]["url"].rpartition("/")[2])
@@ -358,7 +361,7 @@ class AsyncClient:
             logger.warning("the job %s is not removed, and expires: %s", id, error)
 
     async def _accepted(self, body: Body, options: Mapping[str, Any]) -> AsyncJob:
-        headers = _once({"Prefer": "respond-async"})
+        headers = _with_key({"Prefer": "respond-async"})
         response = await self._send("POST", "/resolve", body, options, headers)
         return self._job(response.json(), is_own=True)
 
@@ -385,6 +388,7 @@ class AsyncClient:
         body: Body,
         query: Mapping[str, Any],
         headers: Mapping[str, str],
+        retry_headers: Mapping[str, str] | None = None,
     ) -> httpx.Response:
         await self._exchange.wire.work(body.count)
         shown = self._progress if body.size > _LITTLE_BYTES else False
@@ -395,14 +399,20 @@ class AsyncClient:
         }
         given |= {name: json.dumps(one) for name, one in given.items() if isinstance(one, dict)}
         with progress_bar(shown, "B", "sending") as body.on_sent:
-            return await self._exchange.ask(method, path, query=given, headers=headers, body=body)
+            return await self._exchange.ask(
+                *(method, path),
+                query=given,
+                headers=headers,
+                body=body,
+                retry_headers=retry_headers,
+            )
 
     def _job(self, info: dict[str, Any], *, is_own: bool = False) -> AsyncJob:
         return AsyncJob(self._exchange, info, is_own=is_own, progress=self._progress)
 
 
-def _once(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers of a request that makes one job, however often it is sent."""
+def _with_key(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers with an Idempotency-Key: requests that are sent several times make one job."""
     return {**headers, "Idempotency-Key": f'"{uuid4().hex}"'}
 
 

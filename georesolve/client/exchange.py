@@ -201,11 +201,13 @@ class Exchange:
         headers: Mapping[str, str] | None = None,
         body: Body | Document | None = None,
         passing: frozenset[int] = PASSING,
+        retry_headers: Mapping[str, str] | None = None,
     ) -> httpx.Response:
         """Send a request and read its answer; it is sent again after a status that is `passing`.
 
         Every request may be sent twice: those that make a job carry a key, the service knows a
-        dataset again by its content, and all others change nothing more the second time.
+        dataset again by its content, and all others change nothing more the second time. Retries
+        have `retry_headers`, if given.
         """
         patience = self.patience(passing)
         while True:
@@ -215,6 +217,7 @@ class Exchange:
                     return response
             except (ServiceRefused, ServiceUnreachable) as error:
                 await patience.after(error)
+                headers = retry_headers or headers
 
     @asynccontextmanager
     async def stream(

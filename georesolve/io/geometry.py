@@ -133,25 +133,26 @@ def geometry_of(
     """
     try:
         geo = _geo(schema)
-        column = named if named is not None else geo.get("primary_column")
-        if column is None and not has_coordinates(schema.names):
-            typed = [field.name for field in schema if extension_name(field) in _EXTENSIONS]
-            candidates = [*geo.get("columns", {})] or typed
-            if len(candidates) > 1:
-                detail = (
-                    f"several geometry columns ({', '.join(map(repr, candidates))}): name one with "
-                    f"the option {prefix}geometry=..."
-                )
-                raise wrong(file, detail, column=candidates[0])
-            column = candidates[0] if candidates else None
-        about = geo.get("columns", {}).get(column, {})
-    except (ValueError, AttributeError) as error:
+        columns, primary = geo.get("columns", {}), geo.get("primary_column")
+        about_each = {name: dict(about) for name, about in columns.items()}
+    except (ValueError, AttributeError, TypeError) as error:
         raise InvalidInput(f"{file}: its GeoParquet metadata cannot be read: {error}") from None
+    column = named if named is not None else primary
+    if column is None and not has_coordinates(schema.names):
+        typed = [field.name for field in schema if extension_name(field) in _EXTENSIONS]
+        candidates = [*columns] or typed
+        if len(candidates) > 1:
+            detail = (
+                f"several geometry columns ({', '.join(map(repr, candidates))}): name one with "
+                f"the option {prefix}geometry=..."
+            )
+            raise wrong(file, detail, column=candidates[0])
+        column = candidates[0] if candidates else None
     if column is None:
         return None
     if column not in schema.names:
         raise wrong_geometry(file, column, "there is no such column")
-    kinds = set(about.get("geometry_types", ()))
+    kinds = set(about_each.get(column, {}).get("geometry_types", ()))
     if not kinds <= _POINT_TYPES and not takes_shapes:
         raise wrong_geometry(
             file, column, f"it holds {', '.join(sorted(kinds))}: only points are supported"

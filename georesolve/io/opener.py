@@ -372,7 +372,7 @@ class JoinedTable(PointTable):
         for field in self.schema:
             in_file = names.get(field.name, "")
             array = batch[in_file] if in_file in batch.schema.names else None
-            if array is None or pa.types.is_null(array.type):
+            if array is None or pa.types.is_null(array.type) or pa.types.is_null(field.type):
                 array = pa.nulls(batch.num_rows, field.type)
             elif array.type != field.type:
                 array = self._cast(array, field, self._schemas[number].columns.types[in_file])

@@ -130,7 +130,8 @@ def test_references_that_take_long_to_index_are_loaded_beside(cluster, tmp_path,
 
 
 def test_why_references_cannot_be_loaded_beside_is_told(tmp_path):
-    options = MatchOptions(filters=FilterOptions(("cell",), ("cell",)))
+    times = FilterOptions(observation_time="cell", reference_time="cell", max_time=1)
+    options = MatchOptions(filters=times)
     many = quickly_indexed(options) + 1
     sets = [
         store_points(points(n, n, cell=pa.array([2**63] * n, pa.uint64())), path)
@@ -142,7 +143,7 @@ def test_why_references_cannot_be_loaded_beside_is_told(tmp_path):
         with suppress(NotResident):
             resolve_at_hand(job)
 
-    with pytest.raises(InvalidInput, match="'cell' does not fit int64"):
+    with pytest.raises(InvalidInput, match="allowed is what int64 holds"):
         wait_until(is_told)
 
 

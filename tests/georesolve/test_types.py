@@ -367,7 +367,7 @@ def test_columns_of_coordinates_and_several_geometries():
     matches = georesolve.nearest(both, ([1.0], [2.0]))
     assert matches["distance_m"].to_pylist() == [0, 0, 0]
     twice = table.append_column(field.with_name("home"), table["place"])
-    metadata = r"observations: .*'place' and 'home' .*observation_geometry="
+    metadata = r"observations: several .*'place', 'home'.*observation_geometry="
     with pytest.raises(georesolve.InvalidInput, match=metadata):
         georesolve.nearest(twice, ([50.0], [8.0]))
     matches = georesolve.nearest(twice, ([50.0], [8.0]), observation_geometry="home")

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import traceback
 import zipfile
 from pathlib import Path
 
@@ -200,6 +201,8 @@ def test_rows_in_a_log_that_cannot_be_read_give_a_warning(tmp_path):
                 with pytest.warns(UserWarning, match=r"may be missing: they are in x\.gpkg-wal"):
                     [names] = carry(folder / "x.gpkg", "name")
                 status = names.to_pylist() != ["old"]
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(status)
         assert os.waitpid(process, 0)[1] == 0

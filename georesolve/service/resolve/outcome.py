@@ -225,9 +225,8 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> S
     delivery = asked.delivery or Delivery()
     content = [one.dataset.sha256 for one in asked.sets]
     repeat = terms.repeat(*content, asked.options, asked.on_invalid, delivery)
-    id = await _first(service, repeat)
-    # An inline answer leaves no job, so a repeated request needs no key.
-    if id is None and asked.delivery is None and terms.waits and not why_too_large(asked):
+    is_plain = asked.delivery is None and repeat is None
+    if is_plain and terms.waits and not why_too_large(asked):
         # After half of the time that the client waits it is not too late to accept a job.
         left = terms.seconds_left()
         with suppress(inline.NotAtHand, errors.TooLargeForFormat, TimeoutError):
@@ -237,8 +236,7 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> S
     with suppress(errors.NotAcceptable):
         keeps_sets = bool(format_of(delivery, terms.headers).geometry)
         delivery = replace(delivery, keeps_sets=keeps_sets)
-    if id is None:
-        id = await _job_of(service, asked, delivery, repeat)
+    id = await _job_of(service, asked, delivery, repeat)
     if terms.waits:
         await _wait(service, id, terms.seconds_left(), gone, comes_back=repeat is not None)
     job = await pools.database(service.store.job, id)
@@ -247,7 +245,9 @@ async def resolve(service: Service, asked: Asked, terms: Terms, gone: Gone) -> S
 
 
 async def _job_of(service: Service, asked: Asked, delivery: Delivery, repeat: Repeat | None) -> str:
-    """Accept a job, or reuse one that this Idempotency-Key made meanwhile; returns its id."""
+    """Accept a job, or reuse the one of this Idempotency-Key; returns its id."""
+    if (first := await _first(service, repeat)) is not None:
+        return first
     if delivery.output:
         await pools.remote(service.owner, _refuse_taken, delivery.output)
     try:
