@@ -240,7 +240,7 @@ class AsyncClient:
         async with self._form(observations, references) as (body, is_sent):
             if is_sent and body.size <= _LITTLE_BYTES:
                 headers = {"Prefer": f"wait={_WAIT_SECONDS}"}
-                # With a key even a small request becomes a job, so the first attempt has none.
+                # A key makes a job even of a small request, so the first attempt has no key.
                 response = await self._send(
                     "POST", "/resolve", body, options, headers, _with_key(headers)
                 )

@@ -128,7 +128,7 @@ def with_degrees(
                 rows += int(np.count_nonzero(some))
                 may_be_degrees = (abs(x[some]) <= 360).all() and (abs(y[some]) <= 90).all()
             for name, axis in zip((lon, lat), transformer.transform(x, y), strict=True):
-                # Where the CRS does not reach, PROJ gives infinity: such a row is invalid.
+                # PROJ gives infinity beyond the area of the CRS: such a row is invalid.
                 valid = pa.array(np.where(np.isfinite(axis), axis, np.nan))
                 batch = batch.append_column(name, valid)
             yield batch

@@ -1,4 +1,4 @@
-"""What is wrong with a table, an option or a file: told with its place, and with what to do.
+"""Refusals of tables, options and files, with their place and advice.
 
 A front end makes its own answers of these: the service those of HTTP, by `service.errors`.
 """
@@ -13,7 +13,7 @@ _LONGEST_TEXT = 2000
 
 
 class Refused(Exception):
-    """Refusal with a message for the user: what was given, what is allowed and what to do.
+    """Refusal with a message for the user: the value, the allowed values and advice.
 
     `errors` say where it is wrong: each has `detail` and a JSON `pointer`, or the `file`, `column`
     and `row` (counted from 0). The first may have `options` that would let the table be read: see
@@ -43,12 +43,12 @@ class Refused(Exception):
         return self
 
     def __reduce__(self) -> tuple[type[Self], tuple[Any, ...]]:
-        # They pass between processes.
+        # Refusals pass between processes.
         return type(self), (self.detail, self.errors)
 
 
 class InvalidInput(Refused, ValueError):
-    """A table is not what it should be."""
+    """Refusal of the content of a table or a file."""
 
 
 class InvalidOption(Refused, ValueError):

@@ -822,13 +822,17 @@ class _TableFormats:
                 )
 
 
+_SQLITE_LOGS = (".gpkg-wal", ".gpkg-shm", ".gpkg-journal")
+
+
 def _without_parts(files: list[Listed]) -> list[Listed]:
-    """Leave out the files of a shapefile that are read with its .shp."""
-    shapes = {str(one.file)[:-4] for one in files if one.name.lower().endswith(".shp")}
+    """Leave out files that are read with another one: of a shapefile, and logs of SQLite."""
+    shapes = {str(each.file)[:-4] for each in files if each.name.lower().endswith(".shp")}
     return [
-        one
-        for one in files
-        if one.name.lower().endswith(".shp") or str(one.file).rpartition(".")[0] not in shapes
+        each
+        for each in files
+        if each.name.lower().endswith(".shp")
+        or not (str(each.file).rpartition(".")[0] in shapes or each.name.endswith(_SQLITE_LOGS))
     ]
 
 

@@ -184,6 +184,14 @@ def test_rows_in_the_log_of_a_geopackage_are_read(tmp_path):
     assert carry(with_log(tmp_path), "name")[0].to_pylist() == ["old", "new"]
 
 
+def test_a_folder_has_the_geopackage_and_not_the_log(tmp_path):
+    (tmp_path / "sets").mkdir()
+    log = with_log(tmp_path)
+    for suffix in ("", "-wal"):
+        shutil.copyfile(f"{log}{suffix}", tmp_path / "sets" / f"x.gpkg{suffix}")
+    assert carry(tmp_path / "sets", "name")[0].to_pylist() == ["old", "new"]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="drops the rights of root")
 def test_rows_in_a_log_that_cannot_be_read_give_a_warning(tmp_path):
     log = with_log(tmp_path)
