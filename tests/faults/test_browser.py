@@ -21,7 +21,10 @@ CSV = "id,lat,lon\nBerlin,52.52,13.4\nParis,48.86,2.35\n"
 def documented(request, tmp_path_factory, device):
     """A fresh service; yields a client and, if it has one, its key."""
     data_dir = tmp_path_factory.mktemp("documented") / "data"
-    key = new_key(data_dir, "ann") if request.param == "with keys" else None
+    key = None
+    if request.param == "with keys":
+        # Checks and metrics are for operators.
+        key = new_key(data_dir, "ann", "--role", "admin")
     with running_service(data_dir, "--device", device) as client:
         if key:
             client.headers["Authorization"] = f"Bearer {key}"

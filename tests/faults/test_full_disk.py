@@ -26,6 +26,7 @@ from tests.conftest import (
 )
 from tests.service.test_bounds import LATER, fill, problem_of, small_disk
 from tests.service.test_jobs import PARQUET, files_of, parquet, start_job
+from tests.service.test_keys import new_key
 
 KEPT_FREE = 12 << 20
 FLAGS = (*NO_CLUSTER, "--keep-free", KEPT_FREE)
@@ -65,8 +66,10 @@ def test_a_disk_that_uploads_filled_can_be_emptied():
                 assert client.get(job).json()["status"] == "dismissed"
             for verb in ("create", "rotate", "revoke"):
                 assert main(["keys", verb, "ann", "--data-dir", str(disk)]) == 0
+            key = new_key(disk, "root", "--role", "admin")
         # What starts on a full disk lets it be emptied, too.
         with running_service(disk, *FLAGS, ready=False) as client:
+            client.headers["Authorization"] = f"Bearer {key}"
             for address in made:
                 assert client.delete(address).status_code == 204
             (disk / "ballast").unlink()
