@@ -372,7 +372,8 @@ class JoinedTable(PointTable):
         for field in self.schema:
             in_file = names.get(field.name, "")
             array = batch[in_file] if in_file in batch.schema.names else None
-            if array is None or pa.types.is_null(array.type) or pa.types.is_null(field.type):
+            if array is None or array.null_count == batch.num_rows:
+                # A column without values fits any type, also those without a cast.
                 array = pa.nulls(batch.num_rows, field.type)
             elif array.type != field.type:
                 array = self._cast(array, field, self._schemas[number].columns.types[in_file])
@@ -383,8 +384,6 @@ class JoinedTable(PointTable):
         try:
             return array.cast(field.type)
         except pa.ArrowInvalid:
-            if array.null_count == len(array):
-                return pa.nulls(len(array), field.type)
             columns = self._joined.columns[field.name]
             differing = next(each for each in columns if each.type != column.type)
             raise refuse_pair(field.name, column, differing, self.file) from None

@@ -85,9 +85,9 @@ class Stack:
         return docker("compose", *files, "--env-file", str(self._env_file), *arguments)
 
     def create_key(self, name: str) -> str:
-        """A key, made before or while the service runs."""
-        command = ("run", "--rm", "--no-deps", "--no-TTY", "api", "keys", "create", name)
-        return self.compose(*command).strip()
+        """A key of the role admin, made before or while the service runs."""
+        run = ("run", "--rm", "--no-deps", "--no-TTY", "api")
+        return self.compose(*run, "keys", "create", name, "--role", "admin").strip()
 
     def client(self, **options) -> httpx.Client:
         """A client of the service, through the proxy, with a key."""

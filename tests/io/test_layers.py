@@ -201,6 +201,8 @@ def test_rows_in_a_log_that_cannot_be_read_give_a_warning(tmp_path):
         folder.chmod(0o755)
         for suffix in ("", "-wal"):
             shutil.copyfile(f"{log}{suffix}", folder / f"x.gpkg{suffix}")
+            # Commands that run in this process may have set another mask.
+            (folder / f"x.gpkg{suffix}").chmod(0o644)
         process = os.fork()
         if not process:
             status = 1
