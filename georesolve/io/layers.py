@@ -73,15 +73,18 @@ def read_layer(source: Source) -> Table:
                 warnings.simplefilter("ignore", RuntimeWarning)
             layer = _layer(source, path)
             opening = partial(raw.open_arrow, path, layer, batch_size=BATCH_ROWS, use_pyarrow=True)
-            with opening() as (meta, reader):
-                schema = reader.schema
-            # GDAL decodes text of another encoding only where the encoding is named.
-            if meta["encoding"] not in (None, "UTF-8"):
-                opening = partial(opening, encoding=meta["encoding"])
-            clocks = [field.name for field in schema if field.type in _WITHOUT_ZONE]
-            zoned = _zoned(source, opening, clocks) if clocks else []
             with ExitStack() as stack:
-                meta, reader = stack.enter_context(opening(datetime_as_string=bool(zoned)))
+                meta, reader = stack.enter_context(opening())
+                schema = reader.schema
+                # GDAL decodes text of another encoding only where the encoding is named.
+                has_encoding = meta["encoding"] not in (None, "UTF-8")
+                if has_encoding:
+                    opening = partial(opening, encoding=meta["encoding"])
+                clocks = [field.name for field in schema if field.type in _WITHOUT_ZONE]
+                zoned = _zoned(source, opening, clocks) if clocks else []
+                if has_encoding or zoned:
+                    stack.close()
+                    meta, reader = stack.enter_context(opening(datetime_as_string=bool(zoned)))
                 opened = stack.pop_all()
     except (errors.DataSourceError, errors.DataLayerError) as error:
         text = str(error).replace(path, source.file).replace(str(source.path), source.file)
