@@ -139,10 +139,6 @@ class Capacity(NamedTuple):
     """The kinds of questions (`MatchOptions.kind`) that its machine has code for."""
 
 
-OfWorker = tuple[int, int, int, tuple[str, ...]]
-"""The last four fields of `Capacity`."""
-
-
 def estimate(
     capacity: Capacity,
     observations: Size,

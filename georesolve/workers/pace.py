@@ -7,7 +7,7 @@ from statistics import median
 from distributed import Client
 
 from georesolve.engine import memory
-from georesolve.engine.estimate import Capacity, OfWorker, Size, estimate
+from georesolve.engine.estimate import Capacity, Size, estimate
 from georesolve.engine.plan import widths
 from georesolve.kernels.cache import kinds_compiled
 from georesolve.kernels.devices import Device
@@ -15,6 +15,8 @@ from georesolve.workers.cluster import Cluster
 from georesolve.workers.job import Job
 
 _ANSWER_SECONDS = 5.0
+OfWorker = tuple[int, int, int, tuple[str, ...]]
+"""The last four fields of `Capacity`, as a worker answers them."""
 
 
 async def asked_of_worker(client: Client, device: Device, address: str) -> OfWorker:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
-from georesolve.engine.estimate import Capacity, OfWorker
+from georesolve.engine.estimate import Capacity
 from georesolve.service import pools
 from georesolve.service.settings import Settings
 from georesolve.service.store.store import Store
 from georesolve.workers.cluster import Cluster, in_event_loop, open_cluster, workers_of
-from georesolve.workers.pace import Pace, asked_of_worker
+from georesolve.workers.pace import OfWorker, Pace, asked_of_worker
 
 logger = logging.getLogger(__name__)
 
